@@ -11,12 +11,14 @@ from bitwright.recipe import Recipe
 __all__ = ["rule_for"]
 
 _PAIRS: dict[str, dict[str, Any]] = {
+    "ArgMax": {"needs_quantized_input": False},
     "AveragePool": {"keeps_scale": True},
     # The value that fills is quantized, too.
     "Pad": {"data": (0, 2), "needs_quantized_input": False, "min_opset": 10},
     "Split": {"needs_quantized_input": False},
 }
 _INTEGER_OPS: dict[str, dict[str, Any]] = {
+    "ArgMax": {"is_forced": False},
     "AveragePool": {"needs_quantized_input": False},
     "GlobalAveragePool": {"needs_quantized_input": True, "is_forced": False},
     # The value that fills is rounded with the scale of what is filled.

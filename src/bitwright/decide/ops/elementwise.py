@@ -210,7 +210,7 @@ ELEMENTWISE_RULES = (
         float32_scales="fused",
     ),
     OpRule("GlobalMaxPool", pool=True, quantizable=False),
-    OpRule("ArgMax", data=(0,), outputs=(), integer_op="ArgMax"),
+    OpRule("ArgMax", data=(0,), outputs=(), needs_quantized_input=True, integer_op="ArgMax"),
     OpRule("CumSum", data=(0,)),
     OpRule("ReduceMean", data=(0,), by_default=False),
     OpRule("LpNormalization", needs_all_inputs_quantized=True, by_default=False),
