@@ -55,7 +55,7 @@ class Runner:
     """Whether records of other sources count, too, unless they failed."""
     exporters: Sequence[str] = ("torchscript", "dynamo")
     single: bool = False
-    """Whether one export of an architecture is enough: dynamo's for every fourth name, else
+    """Whether one export of an architecture is enough: dynamo's for every eighth name, else
     TorchScript's, which takes a tenth of the time; the other where that fails."""
     seconds: float = 90
     export_seconds: float = 150
@@ -200,7 +200,7 @@ class Runner:
 
 def _is_second(model: Model) -> bool:
     """Return whether another export of the same architecture is to be tried before this one."""
-    first = "dynamo" if seed_of(model.architecture) // 19 % 4 == 0 else "torchscript"
+    first = "dynamo" if seed_of(model.architecture) // 19 % 8 == 0 else "torchscript"
     return model.export.exporter != first
 
 

@@ -83,11 +83,22 @@ def _architectures(records: Sequence[Record]) -> str:
         rows.append((library, exporter, *counts))
     total = {r.architecture for r in _tried(records)}
     failed = {r.architecture for r in records if r.outcome == "failed"}
+    whole = find_whole(records)
     text = _table(("library", "exporter", "tried", "passed", "refused", "failed"), rows)
     return (
-        f"{text}\n{len(total)} models in all, {len(failed)} with a failure. Passed: at least one "
-        "verb kept the contract and none broke it; refused: every verb said why not.\n"
+        f"{text}\n{len(total)} models in all, {len(failed)} with a failure; {len(whole)} of them "
+        f"through all {len(VERBS)} verbs. Passed: at least one verb kept the contract and none "
+        "broke it; refused: every verb said why not.\n"
     )
+
+
+def find_whole(records: Sequence[Record]) -> set[str]:
+    """Return the architectures of which one export at least went through every verb."""
+    tried: dict[tuple[object, ...], set[str]] = defaultdict(set)
+    for record in _tried(records):
+        tried[record.key[:4]].add(record.verb)
+    every = {verb.name for verb in VERBS}
+    return {str(key[0]) for key, verbs in tried.items() if verbs >= every}
 
 
 def _by_verb(records: Sequence[Record]) -> str:

@@ -219,6 +219,17 @@ def test_sparse_initializers_are_refused(builders):
         load_model(proto)
 
 
+@pytest.mark.parametrize("in_sequence", [True, False])
+def test_a_map_is_refused_by_its_name_and_not_called_damaged(builders, in_sequence):
+    proto = builders.mlp()
+    value = proto.graph.output.add(name="probabilities")
+    kind = value.type.sequence_type.elem_type if in_sequence else value.type
+    kind.map_type.key_type = onnx.TensorProto.INT64
+    kind.map_type.value_type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    with pytest.raises(ModelError, match=r"'probabilities' is a map.*zipmap"):
+        load_model(proto)
+
+
 def test_configurations_of_several_devices_are_kept_or_refused(builders):
     proto = builders.mlp()
     proto.ir_version = 11  # the first with configurations

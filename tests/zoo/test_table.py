@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from zoo.journal import Journal, Record, write_records
-from zoo.table import find_cause, find_differences, make_table
+from zoo.table import find_cause, find_differences, find_whole, make_table
+from zoo.verbs import VERBS
 
 
 def record(exporter="torchscript", verb="static", outcome="passed", **facts):
@@ -25,6 +26,15 @@ def test_a_low_error_is_explained_by_what_more_bits_give():
     fine = record(verb="a16w8", sqnr=40.0)
     known = {one.key: one for one in (low, fine)}
     assert find_cause(low, known) == "activations of 8 bits: with 16 it has 40.0 dB"
+
+
+def test_an_architecture_is_whole_where_one_export_went_through_every_verb():
+    verbs = [verb.name for verb in VERBS]
+    one, two = (
+        [record(exporter, verb) for verb in verbs] for exporter in ("torchscript", "dynamo")
+    )
+    assert find_whole(one) == {"library/network"}
+    assert find_whole([*one[:5], *two[5:]]) == set()
 
 
 def test_failures_and_reasons_stand_in_the_table():

@@ -146,6 +146,7 @@ def _from_proto(
         raise ModelError(f"{what} does not say which opset it uses; export it again.")
     _refuse_sparse(proto, what)
     _refuse_devices(proto, what)
+    _refuse_maps(proto, what)
     check_message(proto, what, elsewhere)
     if folder is None and external_locations(proto):
         raise ModelError(
@@ -295,6 +296,19 @@ def _refuse_devices(proto: onnx.ModelProto, what: str) -> None:
             "which onnx-ir keeps from 1.1 on; export the model for one device, or install "
             "'onnx-ir>=1.1'."
         )
+
+
+def _refuse_maps(proto: onnx.ModelProto, what: str) -> None:
+    # onnx-ir has no such type. Classifiers of scikit-learn get it by default: class -> probability.
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+        kind = value.type
+        if kind.HasField("sequence_type"):
+            kind = kind.sequence_type.elem_type
+        if kind.HasField("map_type"):
+            raise ModelError(
+                f"{what}: {value.name!r} is a map, not a tensor, which is not supported; export "
+                "the model with tensors alone (skl2onnx: options={'zipmap': False})."
+            )
 
 
 def _refuse_sparse(proto: onnx.ModelProto, what: str) -> None:
