@@ -341,8 +341,8 @@ class SessionRunner:
     def _shapes_for(self, feeds: Feeds) -> dict[str, tuple[int, ...] | None]:
         """Infer shapes with this sample's sizes in place of symbols: far cheaper than a run."""
         shapes = {name: static_shape(self._values[name]) for name in self._computed}
-        inputs = {value.name: static_shape(value) for value in self._model.graph.inputs}
-        as_fed = all(inputs.get(name, array.shape) == array.shape for name, array in feeds.items())
+        inputs = {value.name: value.shape for value in self._model.graph.inputs}
+        as_fed = all(_may_be(inputs.get(name), array.shape) for name, array in feeds.items())
         if as_fed and None not in shapes.values():
             return shapes
         clone = clone_model(self._model)
@@ -375,6 +375,14 @@ class SessionRunner:
                 raise
             session = open_session(exposed.model, level="basic", providers=self._providers)
         return _OpenSession(session, exposed.outputs)
+
+
+def _may_be(shape: ir.Shape | None, fed: tuple[int, ...]) -> bool:
+    """Return whether a shape says nothing else than what is fed."""
+    if shape is None:
+        return True
+    same = len(shape) == len(fed)
+    return same and all(a == b for a, b in zip(shape, fed, strict=True) if isinstance(a, int))
 
 
 def _item_bytes(value: ir.Value) -> int:

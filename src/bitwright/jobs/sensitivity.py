@@ -21,7 +21,7 @@ from bitwright.assess import (
 )
 from bitwright.assess.comparison.units import Units
 from bitwright.assess.outputs import TotalError
-from bitwright.assess.sensitivity.variants import Key, Kind
+from bitwright.assess.sensitivity.variants import Key, Kind, Variants
 from bitwright.data import Sample
 from bitwright.decide.ranges.saturation import saturation_points
 from bitwright.decide.validation import check_plan
@@ -131,6 +131,7 @@ def variants_of(
             prepared.model,
             quantized,
             given,
+            units=units,
             memory_budget=measuring.memory_budget,
             providers=measuring.providers,
             engine=measuring.engine,
@@ -183,6 +184,10 @@ class NodeVariants:
     def _float(self) -> Any:
         # What is lost by simulating hardware comes back with no node: it is no part of the loss.
         return open_session(self.prepared.model, providers=self.prepared.providers)
+
+    @cached_property
+    def _variants(self) -> Variants:
+        return Variants(self.units)
 
     def run(
         self, kind: Kind, report: Callable[[int], None] = lambda done: None
@@ -241,7 +246,7 @@ class NodeVariants:
         report: Callable[[int], None] = lambda done: None,
     ) -> dict[Key, TotalError]:
         return measure_variants(
-            self.units,
+            self._variants,
             kind,
             sets,
             self.samples,

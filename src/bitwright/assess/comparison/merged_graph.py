@@ -17,7 +17,20 @@ __all__ = ["MergedGraph", "at_one_opset"]
 Known = MutableMapping[ir.Value, ir.Value]
 """Tensor of one of the models -> the tensor that stands for it in the merged graph."""
 
-_NUMPY_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE})
+_NUMPY_TYPES = {
+    ir.DataType.FLOAT,
+    ir.DataType.FLOAT16,
+    ir.DataType.DOUBLE,
+    ir.DataType.BOOL,
+    ir.DataType.INT8,
+    ir.DataType.INT16,
+    ir.DataType.INT32,
+    ir.DataType.INT64,
+    ir.DataType.UINT8,
+    ir.DataType.UINT16,
+    ir.DataType.UINT32,
+    ir.DataType.UINT64,
+}
 
 
 def at_one_opset(float_model: ir.Model, quantized: ir.Model) -> tuple[ir.Model, ir.Model]:
@@ -66,6 +79,17 @@ class MergedGraph:
             known[value] = self._inputs[name]
         return known
 
+    def enter(self, name: str, value: ir.Value) -> ir.Value:
+        """Return a tensor of one of the models as an input of the merged graph.
+
+        Files state wrong sizes of tensors inside them, so only how many there are counts.
+        """
+        dtype = value.dtype if value.dtype in _NUMPY_TYPES else ir.DataType.FLOAT
+        shape = None if value.shape is None else ir.Shape([None] * value.shape.rank())
+        given = ir.Value(name=name, type=ir.TensorType(dtype), shape=shape)
+        self._graph.inputs.append(given)
+        return self.cast(given, value.dtype)
+
     def add(self, nodes: Iterable[ir.Node], known: Known) -> None:
         """Copy nodes, in order, reading what is known; it then knows what they make, too."""
         for node in nodes:
@@ -109,10 +133,7 @@ class MergedGraph:
 
     def readable(self, value: ir.Value) -> ir.Value:
         """Return a tensor as the runtime can hand it over: numpy has no bfloat16, nor float8."""
-        dtype = value.dtype
-        if dtype is None or not dtype.is_floating_point() or dtype in _NUMPY_FLOATS:
-            return value
-        return self.cast(value, ir.DataType.FLOAT)
+        return value if value.dtype in _NUMPY_TYPES else self.cast(value, ir.DataType.FLOAT)
 
     def measured(self, cut: Cut, known: Known) -> ir.Value:
         """Return what is compared of a cut whose unit has been added, adding its quantizer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.assess.comparison.matching import is_float, may_have_same_shape
-from bitwright.assess.comparison.merged_graph import MergedGraph, at_one_opset
+from bitwright.assess.comparison.matching import may_have_same_shape
+from bitwright.assess.comparison.merged_graph import at_one_opset
 from bitwright.assess.comparison.nodes import describe_nodes, weight_errors
 from bitwright.assess.comparison.results import Comparison, TensorComparison
 from bitwright.assess.comparison.saturation import EVERYWHERE, Saturation
+from bitwright.assess.comparison.stages import StageGraph, cut_stages
 from bitwright.assess.comparison.units import WEIGHTED, Cut, Units, cut_models
 from bitwright.assess.inspection import show_type
 from bitwright.assess.outputs import OutputErrors
@@ -34,6 +36,7 @@ from bitwright.graph import (
     run_session,
 )
 from bitwright.plan import QuantPlan
+from bitwright.support.collector import without_collection
 from bitwright.support.engines import LOCAL, Engine
 
 __all__ = ["compare_models", "open_units"]
@@ -41,7 +44,13 @@ __all__ = ["compare_models", "open_units"]
 Array = npt.NDArray[Any]
 Sample = Mapping[str, Array]
 
+_SaturationOf = Callable[[ir.Value], tuple[float, float]]
 
+_MOST_NODES = 400
+"""Nodes of both models in one graph: the runtime takes longer than linear time to open it."""
+
+
+@without_collection()
 def open_units(float_model: ir.Model, quantized: ir.Model) -> Units:
     """Bring two models to one form and cut them where they have tensors in common.
 
@@ -63,36 +72,31 @@ def compare_models(
     samples: Iterable[Sample],
     *,
     exact: ir.Model | None = None,
+    units: Units | None = None,
     plan: QuantPlan | None = None,
     memory_budget: int,
     providers: Sequence[str] | None = None,
     engine: Engine = LOCAL,
-    saturation_of: Callable[[ir.Value], tuple[float, float]] = lambda value: EVERYWHERE,
+    saturation_of: _SaturationOf = lambda value: EVERYWHERE,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Comparison:
     """Return how far the quantized model is from the float one, tensor by tensor.
 
     Tensors of one sample that do not fit the memory budget are compared in groups. `exact` is what
     outputs are compared with where `float_model` itself is not: it imitates hardware, so that its
-    tensors are those of the quantized model. `plan` tells why nodes are float, `engine` where the
-    samples are run, `saturation_of` between which values a tensor's readers tell them apart.
+    tensors are those of the quantized model. `units` are those of the two models, where they have
+    been cut already. `plan` tells why nodes are float, `engine` where the samples are run,
+    `saturation_of` between which values a tensor's readers tell them apart.
     """
-    units = open_units(float_model, quantized)
+    units = units or open_units(float_model, quantized)
     errors = _merge(units, saturation_of, with_exact=exact is not None)
-    if not errors.outputs and not errors.tensors:
+    if not errors.tensors and not any(stage.outputs for stage in errors.stages):
         raise ModelError(
             "the two models have no tensor in common, not even an output; check that the second "
             "was made from the first."
         )
-    names = [each.names for each in errors.tensors]
-    shared = (
-        carry_model(errors.model),
-        carry_model(exact),
-        names,
-        errors.outputs,
-        memory_budget,
-        providers,
-    )
+    stages = [stage._replace(model=carry_model(stage.model)) for stage in errors.stages]
+    shared = (stages, carry_model(exact), memory_budget, providers)
     done = 0
     with engine.open(_pair_runner, *shared) as workers:
         for found in workers.stream(samples):
@@ -193,13 +197,22 @@ class _SampleErrors(NamedTuple):
     """Name, type and shape of what was fed."""
 
 
+class _Stage(NamedTuple):
+    """A stage of both models in one graph, and what is looked at in it, by name."""
+
+    model: Any
+    tensors: list[_TensorNames]
+    outputs: list[_OutputNames]
+    given: dict[str, str]
+    """What later stages may read: its name there, and here."""
+
+
 @dataclass(slots=True)
 class _MergedErrors:
-    """Both models in one graph, and the errors of all tensors that are compared in it."""
+    """Both models in graphs of a stage each, and the errors of all tensors that are compared."""
 
-    model: ir.Model
+    stages: list[_Stage]
     tensors: list[_TensorErrors]
-    outputs: list[_OutputNames]
     judged: OutputErrors
 
     def add(self, found: _SampleErrors) -> None:
@@ -215,41 +228,17 @@ class _MergedErrors:
 
 
 def _pair_runner(
-    model: Any,
+    stages: Sequence[_Stage],
     exact: Any,
-    tensors: Sequence[_TensorNames],
-    outputs: Sequence[_OutputNames],
     memory_budget: int,
     providers: Sequence[str] | None,
 ) -> Callable[[Iterable[Sample]], Iterator[_SampleErrors]]:
-    """Return what runs both models, in one graph, on samples."""
-    merged = carried_model(model)
-    known = {value.name for value in merged.graph.outputs}
-    pairs = [(each.expected, each.actual) for each in outputs]
-    bundles = [
-        *(each.bundle for each in tensors),
-        *(tuple(name for name in pair if name in known) for pair in pairs),
-    ]
+    """Return what runs both models, stage by stage, on samples."""
     reference = None
     if exact is not None:
         reference = open_session(carried_model(exact), providers=providers)
-    runner = SessionRunner(
-        merged,
-        [name for bundle in bundles for name in bundle],
-        # Two sets are alive at a time: one being compared, one being computed.
-        group_bytes=max(memory_budget // 2, 1),
-        providers=providers,
-        bundles=bundles,
-    )
-
-    def compare(found: _SampleErrors, values: Mapping[str, Array]) -> None:
-        for place, names in enumerate(tensors):
-            sums = names.compare(values)
-            if sums is not None:
-                found.tensors[place] = sums
-        for name, expected, actual in outputs:
-            if expected in values and actual in values:
-                found.answers[name] = (values[expected], values[actual])
+    runners = [_StageRunner(stage, memory_budget, providers) for stage in stages]
+    firsts = list(itertools.accumulate((len(s.tensors) for s in stages), initial=0))
 
     def run(samples: Iterable[Sample]) -> Iterator[_SampleErrors]:
         pending: Future[None] | None = None
@@ -260,14 +249,15 @@ def _pair_runner(
                 answers = {_exact_name(name): array for name, array in given.items()}
                 fed = tuple((name, a.dtype.str, a.shape) for name, a in sample.items())
                 found = _SampleErrors({}, {}, fed)
-                for group in runner.groups(sample):
-                    values = {**runner.run(group, sample), **answers}
-                    if pending is not None:
-                        pending.result()
-                    if before is not None:
-                        yield before
-                        before = None
-                    pending = pool.submit(compare, found, values)
+                feeds = dict(sample)
+                for place, runner in zip(firsts, runners, strict=False):
+                    for values in runner.run(feeds):
+                        if pending is not None:
+                            pending.result()
+                        if before is not None:
+                            yield before
+                            before = None
+                        pending = pool.submit(runner.compare, found, place, values | answers)
                 if before is not None:  # nothing of this sample was run
                     yield before
                 before = found
@@ -279,50 +269,97 @@ def _pair_runner(
     return run
 
 
+class _StageRunner:
+    """Runs one stage in groups of tensors that fit in memory."""
+
+    def __init__(self, stage: _Stage, memory_budget: int, providers: Sequence[str] | None) -> None:
+        model = carried_model(stage.model)
+        known = {value.name for value in model.graph.outputs}
+        pairs = [(each.expected, each.actual) for each in stage.outputs]
+        bundles = [
+            *(each.bundle for each in stage.tensors),
+            *(tuple(name for name in pair if name in known) for pair in pairs),
+            *((name,) for name in stage.given.values()),
+        ]
+        self._stage = stage
+        self._read = {value.name for value in model.graph.inputs}
+        self._runner = SessionRunner(
+            model,
+            [name for bundle in bundles for name in bundle],
+            # Two sets are alive at a time: one being compared, one being computed.
+            group_bytes=max(memory_budget // 2, 1),
+            providers=providers,
+            bundles=bundles,
+        )
+
+    def run(self, feeds: dict[str, Array]) -> Iterator[dict[str, Array]]:
+        """Yield the tensors of each group; what later stages may read is added to the feeds."""
+        own = {name: array for name, array in feeds.items() if name in self._read}
+        for group in self._runner.groups(own):
+            values = dict(self._runner.run(group, own))
+            for name, made in self._stage.given.items():
+                if made in values:
+                    feeds[name] = values[made]
+            yield values
+
+    def compare(self, found: _SampleErrors, first: int, values: Mapping[str, Array]) -> None:
+        """Add the errors of what was computed; `first` is the place of the first tensor."""
+        for place, names in enumerate(self._stage.tensors, first):
+            sums = names.compare(values)
+            if sums is not None:
+                found.tensors[place] = sums
+        for name, expected, actual in self._stage.outputs:
+            if expected in values and actual in values:
+                found.answers[name] = (values[expected], values[actual])
+
+
 def _exact_name(output: str) -> str:
     """Return what an output of the exact model is called beside the merged graph's tensors."""
     return f"{output}#exact"
 
 
+@without_collection()
 def _merge(
-    units: Units,
-    saturation_of: Callable[[ir.Value], tuple[float, float]],
-    *,
-    with_exact: bool = False,
+    units: Units, saturation_of: _SaturationOf, *, with_exact: bool = False
 ) -> _MergedErrors:
-    """Put the float model, the quantized one and each quantized unit on its own into one graph."""
-    merged = MergedGraph(units)
-    floats, quantized = merged.start(units.float_model), merged.start(units.quantized)
-    merged.add(units.float_model.graph, floats)
-    merged.add(units.quantized.graph, quantized)
-    shared = merged.start(units.quantized)
-    for cut in units.cuts:
-        shared[cut.value] = merged.stand_in(cut, floats[cut.float_value], shared)
+    """Put the float model, the quantized one and each quantized unit on its own into graphs."""
+    stages = cut_stages(units, _MOST_NODES)
+    graphs = (StageGraph(stages, i) for i in range(len(stages)))
+    found = [_merge_stage(graph, saturation_of, with_exact=with_exact) for graph in graphs]
+    names = [names for stage in found for names in stage.tensors]
+    tensors = [_TensorErrors(cut, own) for cut, own in zip(units.cuts, names, strict=True)]
+    return _MergedErrors(found, tensors, OutputErrors(units.float_model))
+
+
+def _merge_stage(graph: StageGraph, saturation_of: _SaturationOf, *, with_exact: bool) -> _Stage:
     tensors = []
-    for cut in units.cuts:
+    for _, cut in graph.cuts:
+        expected = graph.readable(graph.floats[cut.float_value]).name or ""
+        actual = graph.readable(graph.measured(cut, graph.quantized)).name or ""
         local = None
         if cut.is_quantized:
-            local = merged.readable(merged.add_unit(cut, shared)).name
-        expected = merged.readable(floats[cut.float_value]).name or ""
-        actual = merged.readable(quantized[cut.measured]).name or ""
+            local = graph.readable(graph.add_unit(cut, graph.stand_ins(cut))).name
         saturation = Saturation(*saturation_of(cut.float_value))
         names = _TensorNames(expected, actual, local, _channel_axis(cut), cut.codes, saturation)
-        tensors.append(_TensorErrors(cut, names))
+        tensors.append(names)
     outputs, wanted = [], []
-    given = {value.name: value for value in units.quantized.graph.outputs}
-    for value in units.float_model.graph.outputs:
-        other = given.get(value.name)
-        if other is None or not is_float(value) or value not in floats or other not in quantized:
-            continue
-        name, answer = value.name or "", merged.readable(quantized[other])
+    for path in graph.paths:
+        graph.add(path.float_nodes, graph.floats)
+        graph.add(path.nodes, graph.quantized)
+        if path.float_value not in graph.floats or path.value not in graph.quantized:
+            continue  # a constant
+        answer = graph.readable(graph.quantized[path.value])
         wanted.append(answer)
-        truth = _exact_name(name)
+        truth = _exact_name(path.name)
         if not with_exact:
-            wanted.append(merged.readable(floats[value]))
+            wanted.append(graph.readable(graph.floats[path.float_value]))
             truth = wanted[-1].name or ""
-        outputs.append(_OutputNames(name, truth, answer.name or ""))
-    judged = OutputErrors(units.float_model)
-    return _MergedErrors(merged.finish(wanted), tensors, outputs, judged)
+        outputs.append(_OutputNames(path.name, truth, answer.name or ""))
+    given = {
+        name: graph.readable(value).name or ""
+        for name, value in (graph.given_floats() | graph.given_values()).items()
+    }
+    return _Stage(graph.finish(wanted), tensors, outputs, given)
 
 
 def _channel_axis(cut: Cut) -> int | None:

@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
-import onnx
 
-from bitwright.assess.comparison.units import Units
 from bitwright.assess.outputs import OutputErrors, TotalError
-from bitwright.assess.sensitivity.variants import Key, Kind, Variants
+from bitwright.assess.sensitivity.variants import Key, Kind, StageModel, Variants
 from bitwright.errors import DataError, ModelError
-from bitwright.graph import (
-    PortableModel,
-    carried_model,
-    carry_model,
-    open_session,
-    remove_unused_nodes,
-    run_session,
-    serialized_size,
-)
-from bitwright.graph.cloning import to_message
+from bitwright.graph import carried_model, carry_model, open_session, run_session
 from bitwright.support.engines import LOCAL, Engine
 
 __all__ = ["measure_variants"]
 
-Sample = Mapping[str, npt.NDArray[Any]]
+Array = npt.NDArray[Any]
+Sample = Mapping[str, Array]
 
-_MAX_NODES = 4000
-"""Nodes of one merged graph: the runtime's optimizer takes longer than linear time."""
-_MAX_COPIED_BYTES = 64 << 20
-"""Bytes up to which copying the constants is cheaper than setting them apart."""
+_MOST_NODES = 8000
+"""Nodes of the variants that are opened at a time: the models beside them are run for each lot."""
 
 
 def measure_variants(
-    units: Units,
+    variants: Variants,
     kind: Kind,
     sets: Sequence[Sequence[int]],
     samples: Iterable[Sample],
@@ -51,84 +40,130 @@ def measure_variants(
     "quantized" has the error when all are quantized. `engine` says where groups of variants run.
     """
     found: dict[Key, TotalError] = {}
-    shared = (carry_model(units.float_model), list(samples), providers)
-    groups = (_finish(group) for group in _groups(units, kind, sets, memory_budget))
+    sides = [variants.float_stages] + [variants.quantized_stages] * (kind == "without")
+    if not any(stage.outputs for stage in sides[0]):
+        raise ModelError(
+            "the two models have no float output in common; check that the second was made from "
+            "the first."
+        )
+    models = [[_carried(stage) for stage in side] for side in sides]
+    shared = (carry_model(variants.float_model), models, list(samples), providers)
     with engine.open(_group_runner, *shared) as workers:
-        for part in workers.map(groups):
+        for part in workers.map(_groups(variants, kind, sets, memory_budget)):
             found.update(part)
             on_progress(len(found) - ("quantized" in found))
     return found
 
 
+_Group = list[tuple[Key, dict[int, StageModel]]]
+"""Variants, each with the stages that are its own."""
+
+
 def _groups(
-    units: Units, kind: Kind, sets: Sequence[Sequence[int]], memory_budget: int
-) -> Iterator[Variants]:
-    """Yield the variants in graphs whose constants, once for each copy of a node, fit."""
-    group = Variants(units, kind)
-    added = 0
-    for indices in sets:
-        group.add(indices)
-        added += 1
-        if group.weight_bytes > memory_budget or group.node_count > _MAX_NODES:
+    variants: Variants, kind: Kind, sets: Sequence[Sequence[int]], memory_budget: int
+) -> Iterator[_Group]:
+    """Yield the variants in groups whose constants fit."""
+    group: _Group = []
+    weights = nodes = 0
+    for places in sets:
+        made = variants.make(kind, places)
+        group.append((tuple(places), {i: _carried(stage) for i, stage in made.items()}))
+        weights += sum(stage.weight_bytes for stage in made.values())
+        nodes += sum(len(stage.model.graph) for stage in made.values())
+        if weights > memory_budget or nodes > _MOST_NODES:
             yield group
-            group = Variants(units, kind)
-            added = 0
-    if added or not sets:
+            group, weights, nodes = [], 0, 0
+    if group or not sets:
         yield group
 
 
-class _Group(NamedTuple):
-    """Variants in one graph: the model, and under which names it gives the outputs of each."""
-
-    source: PortableModel | onnx.ModelProto
-    names: dict[Key, list[str]]
-    output_names: list[str]
+def _carried(stage: StageModel) -> StageModel:
+    return stage._replace(model=carry_model(stage.model))
 
 
-def _finish(group: Variants) -> _Group:
-    names = {key: [value.name or "" for value in made] for key, made in group.outputs.items()}
-    model = group.finish()
-    if not model.graph.outputs:
-        raise ModelError(
-            "the two models have no float output in common; check that the second was made from "
-            "the first."
+class _State(NamedTuple):
+    """What a model gave on a sample: tensors between its stages, and its outputs, by name."""
+
+    tensors: MutableMapping[str, Array]
+    outputs: dict[str, Array]
+
+
+class _OpenStage:
+    """A stage in the runtime."""
+
+    def __init__(self, stage: StageModel, providers: Sequence[str] | None) -> None:
+        # Beyond "extended" come layouts for speed, which many nodes pay for when the model is
+        # opened. A node that is float here stays so: between integers, the runtime would round its
+        # weights.
+        self._session = open_session(
+            carried_model(stage.model), level="extended", providers=providers, float_weights=True
         )
-    # Inputs that are outputs as well are dropped: the runtime refuses them.
-    model.graph.outputs[:] = [v for v in model.graph.outputs if v.producer() is not None]
-    remove_unused_nodes(model)
-    small = serialized_size(model) < _MAX_COPIED_BYTES
-    source = to_message(model) if small else PortableModel(model)
-    return _Group(source, names, list(group.output_names))
+        self._stage = stage
+        self.read = frozenset(value.name for value in self._session.get_inputs())
+
+    def run(self, state: _State) -> _State:
+        """Return what it gives to later stages, and the outputs that it makes."""
+        given, outputs = self._stage.given, self._stage.outputs
+        if not given and not outputs:
+            return _State({}, {})
+        feeds = {name: state.tensors[name] for name in self.read}
+        values = run_session(self._session, feeds)
+        return _State(
+            {name: values[made] for name, made in given.items()},
+            {name: values[made] for name, made in outputs.items()},
+        )
+
+
+def _run_all(stages: Sequence[_OpenStage], sample: Sample) -> _State:
+    """Return what a model gives on a sample."""
+    tensors, outputs = dict(sample), dict[str, Array]()
+    for stage in stages:
+        found = stage.run(_State(tensors, outputs))
+        tensors |= found.tensors
+        outputs |= found.outputs
+    return _State(tensors, outputs)
+
+
+def _run_variant(
+    stages: Sequence[_OpenStage], own: Mapping[int, _OpenStage], model: _State
+) -> dict[str, Array]:
+    """Return the outputs of a variant of a model: what it does not change is that of the model."""
+    changed, outputs = dict[str, Array](), dict(model.outputs)
+    for place, stage in enumerate(stages):
+        if place not in own and changed.keys().isdisjoint(stage.read):
+            continue
+        found = own.get(place, stage).run(_State(ChainMap(changed, model.tensors), outputs))
+        changed |= found.tensors
+        outputs |= found.outputs
+    return outputs
 
 
 def _group_runner(
     float_model: Any,
-    samples: Iterable[Sample],
+    models: Sequence[Sequence[StageModel]],
+    samples: Sequence[Sample],
     providers: Sequence[str] | None,
 ) -> Callable[[_Group], dict[Key, TotalError]]:
     """Return what runs groups of variants on the samples."""
     judged = carried_model(float_model)
+    opened = [[_OpenStage(stage, providers) for stage in stages] for stages in models]
 
     def run(group: _Group) -> dict[Key, TotalError]:
-        # Beyond "extended" come layouts for speed, which many nodes pay for when the model is
-        # opened. A node that is float here stays so: between integers, the runtime would round its
-        # weights.
-        session = open_session(
-            carried_model(group.source), level="extended", providers=providers, float_weights=True
-        )
-        fed = {value.name for value in session.get_inputs()}
-        errors = {key: OutputErrors(judged) for key in group.names if key != "float"}
-        count = 0
+        own = {
+            key: {place: _OpenStage(stage, providers) for place, stage in made.items()}
+            for key, made in group
+        }
+        errors = {key: OutputErrors(judged) for key in own}
+        if len(opened) > 1:
+            errors["quantized"] = OutputErrors(judged)
         for sample in samples:
-            values = run_session(session, {name: a for name, a in sample.items() if name in fed})
-            answers = {
-                key: dict(zip(group.output_names, map(values.__getitem__, made), strict=True))
-                for key, made in group.names.items()
-            }
+            states = [_run_all(stages, sample) for stages in opened]
             for key, error in errors.items():
-                error.add(sample, answers["float"], answers[key])
-            count += 1
-        if not count:
+                outputs = states[-1].outputs
+                if key in own:
+                    outputs = _run_variant(opened[-1], own[key], states[-1])
+                error.add(sample, states[0].outputs, outputs)
+        if not samples:
             raise DataError("there is no sample to measure on; give at least one.")
         return {key: error.finish().total for key, error in errors.items()}
 

@@ -1,202 +1,229 @@
-"""Variants of a model, with one node quantized or all but some, merged into one graph.
+"""Variants of a model, with one node quantized or all but some, in stages.
 
-What two variants have in common is in the graph once. A variant that differs at one node shares
-all that comes before it: with n nodes, all variants together cost about n / 2 runs, not n.
+A variant differs from the float model, or from the quantized one, in one stage or a few. Those are
+graphs of its own; all others are run as they are, on other numbers.
 """
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+import math
+from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 import onnx_ir as ir
 
-from bitwright.assess.comparison.matching import is_float
-from bitwright.assess.comparison.merged_graph import Known, MergedGraph
-from bitwright.assess.comparison.units import Cut, Units, node_places, nodes_between, outer_inputs
+from bitwright.assess.comparison.stages import (
+    Place,
+    QuantizedTensors,
+    StageGraph,
+    Tensors,
+    cut_stages,
+)
+from bitwright.assess.comparison.units import Cut, Units
+from bitwright.graph import remove_unused_nodes
 from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
+from bitwright.support.collector import without_collection
 
-__all__ = ["Key", "Kind", "Variants"]
+__all__ = ["Key", "Kind", "StageModel", "Variants"]
 
 Kind = Literal["alone", "without"]
 Key = str | tuple[int, ...]
-"""Which variant: "float", "quantized", or the places of its cuts."""
+"""Which variant: "quantized", or the places of its cuts."""
+
+_FEWEST_NODES = 40
+"""Nodes of a stage that are worth a run of their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class _OutputPath:
-    """An output of both models, and the nodes that lead to it from the last cuts."""
+class StageModel(NamedTuple):
+    """A stage as a model, with the names of what leaves it: there, and in the model."""
 
-    float_value: ir.Value
-    float_nodes: tuple[ir.Node, ...]
-    value: ir.Value
-    nodes: tuple[ir.Node, ...]
+    model: ir.Model
+    given: dict[str, str]
+    """What later stages may read."""
+    outputs: dict[str, str]
+    """The outputs of the whole model that it makes."""
+    weight_bytes: int
 
 
 class Variants:
-    """One merged graph in the making: variants are added until it is large enough."""
+    """Makes the stages of two models, and those in which a variant differs from one of them."""
 
-    def __init__(self, units: Units, kind: Kind) -> None:
+    def __init__(self, units: Units) -> None:
+        nodes = sum(len(cut.float_nodes) + len(cut.nodes) for cut in units.cuts)
+        # A variant costs a stage that is opened and a run of those that follow: about as much.
+        self._stages = cut_stages(units, max(_FEWEST_NODES, math.isqrt(2 * nodes)))
         self._units = units
-        self._kind = kind
-        self._merged = MergedGraph(units)
-        self._paths = _paths(units)
-        self._float: Known = self._merged.start(units.float_model)
-        self._quantized: Known = self._merged.start(units.quantized)
-        self._merged.add(units.float_model.graph, self._float)
-        if kind == "without":
-            self._merged.add(units.quantized.graph, self._quantized)
-        else:
-            # What a quantized unit reads among float ones.
-            for cut in units.cuts:
-                value = self._float[cut.float_value]
-                self._quantized[cut.value] = self._merged.stand_in(cut, value, self._quantized)
-        self._started = self._merged.weight_bytes
-        self.outputs: dict[Key, tuple[ir.Value, ...]] = {
-            "float": tuple(self._float[path.float_value] for path in self._paths)
-        }
-        if kind == "without":
-            self.outputs["quantized"] = tuple(self._quantized[t.value] for t in self._paths)
+        self.float_model = units.float_model
 
-    @property
-    def weight_bytes(self) -> int:
-        """What the constants weigh that were added with the variants."""
-        return self._merged.weight_bytes - self._started
+    @cached_property
+    def float_stages(self) -> list[StageModel]:
+        """The float model."""
+        return [_float_stage(StageGraph(self._stages, i)) for i in range(len(self._stages))]
 
-    @property
-    def node_count(self) -> int:
-        """How many nodes the merged graph has."""
-        return self._merged.node_count
+    @cached_property
+    def quantized_stages(self) -> list[StageModel]:
+        """The quantized model."""
+        return [
+            _quantized_stage(StageGraph(self._stages, i), frozenset())
+            for i in range(len(self._stages))
+        ]
 
-    @property
-    def output_names(self) -> list[str]:
-        """What the outputs of a variant are called in the model."""
-        return [path.float_value.name or "" for path in self._paths]
+    @without_collection()
+    def make(self, kind: Kind, places: Collection[int]) -> dict[int, StageModel]:
+        """Return the stages in which a variant differs: these cuts quantized, or all but these."""
+        if kind == "alone":
+            (place,) = places
+            return self._alone(place)
+        return self._without(frozenset(places))
 
-    def add(self, indices: Sequence[int]) -> None:
-        """Add a variant: with only these cuts quantized, or with all but these."""
-        cuts = [self._units.cuts[index] for index in indices]
-        if self._kind == "alone":
-            made = tuple(value for cut in cuts for value in self._quantized_only(cut))
-        else:
-            made = tuple(self._without(cuts))
-        self.outputs[tuple(indices)] = made
-
-    def finish(self) -> ir.Model:
-        """Return the merged model; its outputs are those of all variants."""
-        return self._merged.finish(value for values in self.outputs.values() for value in values)
-
-    def _quantized_only(self, cut: Cut) -> Iterator[ir.Value]:
-        result = self._merged.add_unit(cut, self._quantized)
+    def _alone(self, place: int) -> dict[int, StageModel]:
+        stage = next(i for i, own in enumerate(self._stages.cuts) if place in own)
+        graph = StageGraph(self._stages, stage)
+        cut = self._units.cuts[place]
+        inputs = graph.stand_ins(cut)
+        result = graph.add_unit(cut, inputs)
         if cut.codes is not None:
-            result = self._merged.dequantize(cut, result, self._quantized)
-        changed: Known = {cut.float_value: self._merged.cast(result, cut.float_value.dtype)}
-        for other in self._units.cuts:
-            if (
-                other is not cut
-                and _reads(other.float_nodes, changed)
-                and other.float_value not in changed
-            ):
-                changed[other.float_value] = self._follow(
-                    other.float_nodes, other.float_value, changed, self._float
-                )
-        for path in self._paths:
-            yield self._follow(path.float_nodes, path.float_value, changed, self._float)
+            result = graph.dequantize(cut, result, inputs)
+        graph.floats[cut.float_value] = graph.cast(result, cut.float_value.dtype)
+        return {stage: _float_stage(graph)}
 
-    def _without(self, cuts: Sequence[Cut]) -> Iterator[ir.Value]:
-        """Yield the outputs of the quantized model with these cuts made by float nodes."""
-        numbers: Known = self._merged.start(self._units.float_model)
-        changed: Known = {}
-        for cut in self._units.cuts:
-            if cut in cuts:
-                read = cut.float_inputs - numbers.keys() - {cut.float_value}
-                for other in self._units.cuts:
-                    if other.float_value in read:
-                        value = changed.get(other.value, self._quantized[other.value])
-                        numbers[other.float_value] = self._numbers(other, value)
-                self._merged.add(cut.float_nodes, numbers)
-                result = numbers[cut.float_value]
-                changed[cut.value] = self._merged.stand_in(cut, result, self._quantized)
-                for value in self._read_by_float(cut):
-                    changed[value] = self._merged.cast(result, value.dtype)
-            elif _reads(cut.nodes, changed) and cut.value not in changed:
-                changed[cut.value] = self._follow(cut.nodes, cut.value, changed, self._quantized)
-        kept = {cut.value: cut for cut in cuts}
-        for path in self._paths:
-            origin = self._units.graph.origin(path.value)
-            if origin in kept:
-                yield numbers[kept[origin].float_value]  # a float result leaves the model as it is
-            else:
-                yield self._follow(path.nodes, path.value, changed, self._quantized)
+    def _without(self, places: frozenset[int]) -> dict[int, StageModel]:
+        found = zip(self._stages.cuts, self._stages.read_by_stage, strict=True)
+        return {
+            i: _quantized_stage(StageGraph(self._stages, i), places)
+            for i, (own, read) in enumerate(found)
+            if not places.isdisjoint(own) or not places.isdisjoint(read)
+        }
 
-    def _read_by_float(self, cut: Cut) -> Iterator[ir.Value]:
-        """Yield the dequantized forms of a cut that float nodes read, and nobody else."""
-        graph = self._units.graph
-        for use in cut.value.uses():
-            for value in use.node.outputs if use.node.op_type in QUANTIZERS else ():
-                for reader in (next_use.node for next_use in value.uses()):
-                    result = reader.outputs[0]
-                    if reader.op_type in DEQUANTIZERS and not any(
-                        graph.works_on_integers(end.node) for end in result.uses()
-                    ):
-                        yield result
 
-    def _numbers(self, cut: Cut, value: ir.Value) -> ir.Value:
-        """Return a cut of the quantized model as a float node reads it: before any rounding."""
+def _float_stage(graph: StageGraph) -> StageModel:
+    for _, cut in graph.cuts:  # in order, so that none waits for a long row of others
+        graph.floats[cut.float_value]  # is made by being looked for
+    given = graph.given_floats()
+    outputs = {}
+    for path in graph.paths:
+        if path.is_computed:
+            graph.add(path.float_nodes, graph.floats)
+            outputs[path.name] = graph.floats[path.float_value]
+    return _finish(graph, given, outputs)
+
+
+def _quantized_stage(graph: StageGraph, places: frozenset[int]) -> StageModel:
+    """Return a stage of the quantized model in which these cuts are made by float nodes."""
+    tensors = _PartlyFloat(graph, places)
+    graph.quantized = tensors
+    for _, cut in graph.cuts:
+        tensors[cut.value]
+    given = {
+        **graph.given_values(leave_out=places),
+        **{_number_name(i): tensors.numbers[c.float_value] for i, c in graph.given if i in places},
+    }
+    kept = {graph.stages.units.cuts[i].value: i for i in places}
+    outputs = {}
+    for path in graph.paths:
+        if not path.is_computed:
+            continue
+        origin = graph.stages.units.graph.origin(path.value)
+        if origin in kept:  # a float result leaves the model as it is
+            cut = graph.stages.units.cuts[kept[origin]]
+            outputs[path.name] = tensors.numbers[cut.float_value]
+        else:
+            graph.add(path.nodes, tensors)
+            outputs[path.name] = tensors[path.value]
+    return _finish(graph, given, outputs)
+
+
+def _finish(
+    graph: StageGraph, given: Mapping[str, ir.Value], outputs: Mapping[str, ir.Value]
+) -> StageModel:
+    left = {value: graph.readable(value) for value in (*given.values(), *outputs.values())}
+    model = graph.finish(left.values())
+    remove_unused_nodes(model)
+    inputs = model.graph.inputs
+    inputs[:] = [value for value in inputs if value.uses() or value.is_graph_output()]
+    return StageModel(
+        model,
+        {name: left[value].name or "" for name, value in given.items()},
+        {name: left[value].name or "" for name, value in outputs.items()},
+        graph.weight_bytes,
+    )
+
+
+def _number_name(place: int) -> str:
+    """Return what the result of a cut that is float is called between stages."""
+    return f"{place}#number"
+
+
+class _PartlyFloat(QuantizedTensors):
+    """Tensors of the quantized model, some of whose cuts are made by float nodes."""
+
+    def __init__(self, graph: StageGraph, float_cuts: frozenset[int]) -> None:
+        units = graph.stages.units
+        read_by_float = {
+            value: Place(i, "", passes=False)
+            for i in float_cuts
+            for value in _read_by_float(units, units.cuts[i])
+        }
+        super().__init__(graph, read_by_float)
+        self._float_cuts = float_cuts
+        self.numbers = _Numbers(self, graph, float_cuts)
+
+    def passes(self, place: Place) -> bool:
+        return place.cut not in self._float_cuts and super().passes(place)
+
+    def make(self, cut: Cut, place: Place, value: ir.Value) -> None:
+        if place.cut not in self._float_cuts or (value is cut.measured and value is not cut.value):
+            super().make(cut, place, value)
+            return
+        result = self.numbers[cut.float_value]
+        if value is cut.value:
+            self[value] = self.graph.stand_in(cut, result, self)
+        else:
+            self[value] = self.graph.cast(result, value.dtype)
+
+
+class _Numbers(Tensors):
+    """Tensors of the quantized model as a float node reads them: before any rounding."""
+
+    def __init__(
+        self, quantized: _PartlyFloat, graph: StageGraph, float_cuts: frozenset[int]
+    ) -> None:
+        places = {
+            value: Place(place.cut, _number_name(place.cut), place.passes)
+            for value, place in graph.stages.float_places.items()
+        }
+        super().__init__(graph, graph.stages.units.float_model, places)
+        self._quantized = quantized
+        self._float_cuts = float_cuts
+
+    def passes(self, place: Place) -> bool:
+        return place.cut in self._float_cuts and super().passes(place)
+
+    def make(self, cut: Cut, place: Place, value: ir.Value) -> None:
+        if place.cut in self._float_cuts:
+            self.graph.add(cut.float_nodes, self)
+            return
+        result = self._quantized[cut.value]
         if cut.is_integer:
-            value = self._merged.dequantize(cut, value, self._quantized)
-        value = self._merged.cast(value, cut.float_value.dtype)
+            result = self.graph.dequantize(cut, result, self._quantized)
+        result = self.graph.cast(result, value.dtype)
         if not cut.is_integer and (clips := cut.clips):
             first = clips[0].inputs[0]
             assert first is not None
-            known: Known = {first: value}
-            self._merged.add(clips, known)
-            value = known[cut.float_value]
-        return value
-
-    def _follow(
-        self, nodes: Sequence[ir.Node], value: ir.Value, changed: Known, base: Known
-    ) -> ir.Value:
-        """Return a tensor after a change before it."""
-        if value in changed:
-            return changed[value]
-        if not _reads(nodes, changed):
-            return base[value]
-        own = {output for node in nodes for output in node.outputs}
-        borders = {
-            v: base[v] for node in nodes for v in outer_inputs(node) if v in base and v not in own
-        }
-        known: Known = ChainMap({}, changed, borders)
-        self._merged.add(nodes, known)
-        return known[value]
+            known = {first: result}
+            self.graph.add(clips, known)
+            result = known[value]
+        self[value] = result
 
 
-def _reads(nodes: Sequence[ir.Node], changed: Known) -> bool:
-    return any(value in changed for node in nodes for value in outer_inputs(node))
-
-
-def _paths(units: Units) -> list[_OutputPath]:
-    float_borders = {*units.float_model.graph.inputs, *(cut.float_value for cut in units.cuts)}
-    borders = {*units.quantized.graph.inputs, *(cut.value for cut in units.cuts)}
-    float_places, places = node_places(units.float_model), node_places(units.quantized)
-    given = {value.name: value for value in units.quantized.graph.outputs}
-    paths = []
-    for output in units.float_model.graph.outputs:
-        other = given.get(output.name)
-        if other is None or not is_float(output):
-            continue
-        if output.producer() is None or other.producer() is None:
-            continue
-        paths.append(
-            _OutputPath(
-                output,
-                ()
-                if output in float_borders
-                else tuple(nodes_between(output, float_borders, float_places)),
-                other,
-                () if other in borders else tuple(nodes_between(other, borders, places)),
-            )
-        )
-    return paths
+def _read_by_float(units: Units, cut: Cut) -> Iterator[ir.Value]:
+    """Yield the dequantized forms of a cut that float nodes read, and nobody else."""
+    for use in cut.value.uses():
+        for value in use.node.outputs if use.node.op_type in QUANTIZERS else ():
+            for reader in (next_use.node for next_use in value.uses()):
+                result = reader.outputs[0]
+                if reader.op_type in DEQUANTIZERS and not any(
+                    units.graph.works_on_integers(end.node) for end in result.uses()
+                ):
+                    yield result

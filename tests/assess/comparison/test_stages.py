@@ -1,0 +1,127 @@
+"""Models in stages, against the same models in one graph."""
+
+import math
+
+import numpy as np
+import pytest
+from support.models import build, make_cnn, make_samples, make_transformer, node, weight
+
+import bitwright
+from bitwright.assess import open_units
+from bitwright.assess.comparison import side_by_side
+from bitwright.assess.comparison.stages import cut_stages
+from bitwright.assess.sensitivity import variants
+from bitwright.graph import load_model
+
+
+def residual_blocks():
+    """Two blocks with a float sum around each: its tensor passes several stages."""
+    nodes, weights, x = [], {}, "x"
+    for block in range(3):
+        a, b, y = f"a{block}", f"b{block}", f"y{block}"
+        nodes.append(node("Conv", [x, f"w{block}"], [a], pads=[1, 1, 1, 1]))
+        nodes.append(node("Relu", [a], [b]))
+        nodes.append(node("Add", [b, x], [y]))
+        weights[f"w{block}"] = weight(4, 4, 3, 3, seed=block)
+        x = y
+    nodes.append(node("Sigmoid", [x], ["out"]))
+    return build(nodes, {"x": [1, 4, 6, 6]}, {"out": [1, 4, 6, 6]}, weights)
+
+
+RECIPES = {
+    "pairs": "int8",
+    "integer operators": {"base": "int8", "format": "qoperator"},
+    "float sums": {"base": "int8", "select": {"exclude_op_types": ["Add"]}},
+    "bfloat16": "bfloat16",
+}
+MODELS = {"cnn": make_cnn, "blocks": residual_blocks, "transformer": make_transformer}
+
+
+SIZES = pytest.mark.parametrize("most", [1, 5], ids=["a cut each", "a few nodes each"])
+
+
+def cut_finely(monkeypatch, most):
+    monkeypatch.setattr(side_by_side, "_MOST_NODES", most)
+    monkeypatch.setattr(variants, "cut_stages", lambda units, nodes: cut_stages(units, most))
+
+
+def quantized(model, recipe):
+    samples = make_samples(model, 3)
+    return bitwright.quantize(model, data=samples, recipe=recipe, holdout=False), samples
+
+
+@SIZES
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_stages_compare_as_one_graph_does(make, recipe, most, monkeypatch):
+    model = make()
+    result, samples = quantized(model, recipe)
+    whole = bitwright.compare(model, result.model, data=samples)
+    cut_finely(monkeypatch, most)
+    found = bitwright.compare(model, result.model, data=samples)
+    for one, other in zip(whole.outputs, found.outputs, strict=True):
+        assert other.name == one.name and other.sqnr == pytest.approx(one.sqnr, abs=0.01)
+    for name, tensor in whole.tensors.items():
+        other = found.tensors[name]
+        assert (other.local_sqnr is None) == (tensor.local_sqnr is None)
+        # Where nothing rounds, the runtime may move a quantizer ahead of transposes, in one graph.
+        if tensor.local_sqnr is not None:
+            assert other.sqnr == pytest.approx(tensor.sqnr, abs=0.01)
+            assert other.local_sqnr == pytest.approx(tensor.local_sqnr, abs=0.01)
+
+
+@SIZES
+@pytest.mark.parametrize("recipe", list(RECIPES.values())[:3], ids=list(RECIPES)[:3])
+@pytest.mark.parametrize("make", [make_cnn, residual_blocks], ids=["cnn", "blocks"])
+def test_variants_in_stages_are_those_of_one_graph(make, recipe, most, monkeypatch):
+    model = make()
+    result, samples = quantized(model, recipe)
+    whole = bitwright.find_sensitivity(model, result.plan, data=samples)
+    neighbours = [tuple(node.name for node in whole.nodes[i : i + 2]) for i in range(2)]
+    sets = [*neighbours, tuple(node.name for node in whole.nodes[::2])]
+    expected = whole._evaluator.without(sets)
+    cut_finely(monkeypatch, most)
+    found = bitwright.find_sensitivity(model, result.plan, data=samples)
+    assert found.quantized == pytest.approx(whole.quantized, rel=1e-3)
+    for one, other in zip(whole.nodes, found.nodes, strict=True):
+        assert other.alone == pytest.approx(one.alone, rel=1e-3)
+        assert other.without == pytest.approx(one.without, rel=1e-3)
+    for one, other in zip(expected, found._evaluator.without(sets), strict=True):
+        assert other.noise == pytest.approx(one.noise, rel=1e-3)
+
+
+def test_stages_cover_all_cuts_once_and_give_what_later_ones_read():
+    model = residual_blocks()
+    result, _ = quantized(model, "int8")
+    units = open_units(load_model(model), load_model(result.model))
+    for most in (1, 4, 9, math.inf):
+        stages = cut_stages(units, most)
+        assert [i for places in stages.cuts for i in places] == list(range(len(units.cuts)))
+        assert sum(len(paths) for paths in stages.paths) == 1
+        later = set().union(*stages.read_by_stage[1:])
+        assert set().union(*stages.given) == {
+            i
+            for i in later
+            if any(i in read for read in stages.read_by_stage[_stage_of(stages, i) + 1 :])
+        }
+    assert len(stages) == 1 and stages.given == (frozenset(),)
+
+
+def _stage_of(stages, place):
+    return next(i for i, places in enumerate(stages.cuts) if place in places)
+
+
+def test_wrong_sizes_inside_a_file_do_not_count_between_stages(monkeypatch):
+    model = residual_blocks()
+    result, samples = quantized(model, "int8")
+    whole = bitwright.compare(model, result.model, data=samples)
+    wrong = load_model(model)
+    for each in wrong.graph:
+        if each.outputs[0].name == "y0":
+            each.outputs[0].shape = type(each.outputs[0].shape or wrong.graph.inputs[0].shape)(
+                [1, 9, 9, 9]
+            )
+    monkeypatch.setattr(side_by_side, "_MOST_NODES", 1)
+    found = bitwright.compare(wrong, result.model, data=samples)
+    assert found.outputs[0].sqnr == pytest.approx(whole.outputs[0].sqnr, abs=0.01)
+    assert np.isfinite(found.tensors["y0"].sqnr)
