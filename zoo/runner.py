@@ -130,7 +130,7 @@ class Runner:
                             continue
                         _move(path, model.path)
                 except Exception as error:  # noqa: BLE001 - the exporter's own failure
-                    send("failed", (model, _last_line(error)))
+                    send("failed", (model, _last_line(_first_cause(error))))
                 else:
                     send("exported", (model, ""))
 
@@ -267,7 +267,14 @@ def _move(path: Path, target: Path) -> None:
     shutil.move(path, target)
 
 
-def _last_line(error: Exception) -> str:
+def _first_cause(error: BaseException) -> BaseException:
+    """Return what an error was raised from: dynamo's own words are the same for all of them."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _last_line(error: BaseException) -> str:
     text = f"{type(error).__name__}: {error}".strip()
     return " ".join(text.split())[:700]
 

@@ -124,6 +124,7 @@ _OVERRIDES: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 8, "head_dim": 8, "n_groups": 1, "state_size": 8},
     "bamba": {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 8},
     "hunyuan_v1_dense": {"head_dim": 8},
+    "xmod": {"default_language": "en_XX"},
     "esm": {"vocab_size": 99, "mask_token_id": 32, "position_embedding_type": "rotary"},
     "bit": {"hidden_sizes": [32, 64, 64, 64], "embedding_size": 32, "depths": [1, 1, 1, 1]},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 8},
@@ -351,7 +352,7 @@ def _inputs(model_type: str, kind: str, config: Any) -> tuple[Input, ...]:
     pixels = Input("pixel_values", (1, 3, size, size))
     match kind:
         case "encoder" | "decoder":
-            if model_type in {"fnet", "mamba", "falcon_mamba", "rwkv"}:
+            if model_type in {"fnet", "mamba", "falcon_mamba", "rwkv", "recurrent_gemma"}:
                 return (_tokens(),)
             return (_tokens(), mask)
         case "seq2seq":
