@@ -148,7 +148,7 @@ def variants_of(
         plan,
         quantized,
         given,
-        units,
+        Variants(units),
         chosen,
         measuring.memory_budget,
         measuring.engine,
@@ -173,21 +173,22 @@ class NodeVariants:
     plan: QuantPlan
     quantized: ir.Model
     samples: list[Sample]
-    units: Units
+    variants: Variants
     unit_of: dict[str, int]
     """Node -> the index of its unit."""
     memory_budget: int
     engine: Engine = LOCAL
     """Where groups of variants are run."""
 
+    @property
+    def units(self) -> Units:
+        """The units of the two models."""
+        return self.variants.units
+
     @cached_property
     def _float(self) -> Any:
         # What is lost by simulating hardware comes back with no node: it is no part of the loss.
         return open_session(self.prepared.model, providers=self.prepared.providers)
-
-    @cached_property
-    def _variants(self) -> Variants:
-        return Variants(self.units)
 
     def run(
         self, kind: Kind, report: Callable[[int], None] = lambda done: None
@@ -246,7 +247,7 @@ class NodeVariants:
         report: Callable[[int], None] = lambda done: None,
     ) -> dict[Key, TotalError]:
         return measure_variants(
-            self._variants,
+            self.variants,
             kind,
             sets,
             self.samples,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import onnx_ir as ir
 
@@ -21,11 +21,12 @@ from bitwright.assess.comparison.stages import (
     cut_stages,
 )
 from bitwright.assess.comparison.units import Cut, Units
-from bitwright.graph import remove_unused_nodes
+from bitwright.assess.sensitivity.staged_model import StagedModel, StageModel
+from bitwright.graph import PortableModel, remove_unused_nodes
 from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
 from bitwright.support.collector import without_collection
 
-__all__ = ["Key", "Kind", "StageModel", "Variants"]
+__all__ = ["Key", "Kind", "Variants"]
 
 Kind = Literal["alone", "without"]
 Key = str | tuple[int, ...]
@@ -35,17 +36,6 @@ _FEWEST_NODES = 40
 """Nodes of a stage that are worth a run of their own."""
 
 
-class StageModel(NamedTuple):
-    """A stage as a model, with the names of what leaves it: there, and in the model."""
-
-    model: ir.Model
-    given: dict[str, str]
-    """What later stages may read."""
-    outputs: dict[str, str]
-    """The outputs of the whole model that it makes."""
-    weight_bytes: int
-
-
 class Variants:
     """Makes the stages of two models, and those in which a variant differs from one of them."""
 
@@ -53,21 +43,19 @@ class Variants:
         nodes = sum(len(cut.float_nodes) + len(cut.nodes) for cut in units.cuts)
         # A variant costs a stage that is opened and a run of those that follow: about as much.
         self._stages = cut_stages(units, max(_FEWEST_NODES, math.isqrt(2 * nodes)))
-        self._units = units
-        self.float_model = units.float_model
+        self.units = units
 
     @cached_property
-    def float_stages(self) -> list[StageModel]:
+    def float_model(self) -> StagedModel:
         """The float model."""
-        return [_float_stage(StageGraph(self._stages, i)) for i in range(len(self._stages))]
+        graphs = (StageGraph(self._stages, i) for i in range(len(self._stages)))
+        return StagedModel([_float_stage(graph) for graph in graphs])
 
     @cached_property
-    def quantized_stages(self) -> list[StageModel]:
+    def quantized_model(self) -> StagedModel:
         """The quantized model."""
-        return [
-            _quantized_stage(StageGraph(self._stages, i), frozenset())
-            for i in range(len(self._stages))
-        ]
+        graphs = (StageGraph(self._stages, i) for i in range(len(self._stages)))
+        return StagedModel([_quantized_stage(graph, frozenset()) for graph in graphs])
 
     @without_collection()
     def make(self, kind: Kind, places: Collection[int]) -> dict[int, StageModel]:
@@ -80,7 +68,7 @@ class Variants:
     def _alone(self, place: int) -> dict[int, StageModel]:
         stage = next(i for i, own in enumerate(self._stages.cuts) if place in own)
         graph = StageGraph(self._stages, stage)
-        cut = self._units.cuts[place]
+        cut = self.units.cuts[place]
         inputs = graph.stand_ins(cut)
         result = graph.add_unit(cut, inputs)
         if cut.codes is not None:
@@ -143,9 +131,10 @@ def _finish(
     inputs = model.graph.inputs
     inputs[:] = [value for value in inputs if value.uses() or value.is_graph_output()]
     return StageModel(
-        model,
+        PortableModel(model),
         {name: left[value].name or "" for name, value in given.items()},
         {name: left[value].name or "" for name, value in outputs.items()},
+        len(model.graph),
         graph.weight_bytes,
     )
 
