@@ -8,6 +8,7 @@ import pytest
 from onnx import numpy_helper
 from support.equalization_models import make_mobilenet
 from support.models import make_samples, make_transformer
+from support.ocr_models import ocr_case
 
 import bitwright
 from bitwright.cli import main
@@ -40,6 +41,12 @@ def transformer_with_outliers():
     return model, samples
 
 
+def text_direction():
+    """PaddleOCR's classifier of turned lines: depthwise convolutions of very uneven channels."""
+    path, samples, _ = ocr_case("cls", FEW)
+    return onnx.load(path), stacked(samples)
+
+
 def stacked(samples):
     return {name: np.concatenate([one[name] for one in samples]) for name in samples[0]}
 
@@ -51,6 +58,7 @@ CASES = {
     "outliers": (
         transformer_with_outliers, "int8", "Find the fewest nodes that need a fallback",
     ),
+    "text direction for an NPU": (text_direction, "npu-cnn", "Equalize channels between layers"),
 }  # fmt: skip
 
 
