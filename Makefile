@@ -42,6 +42,7 @@ $(DOCS_STAMP): docs/requirements.txt
 
 docs: $(DOCS_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
+	@echo 'to read it, with search: $(PYTHON) -m http.server --directory build/site'
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/calibration.py

@@ -196,6 +196,7 @@ def keep(name: str, train: Callable[[], tuple[Any, np.ndarray]]) -> Path:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(SEED)
+    torch.set_num_threads(1)  # more of them add up in another order, and train another network
     net, example = train()
     net.to("cpu").eval()
     torch.onnx.export(

@@ -38,7 +38,8 @@ def test_addresses_are_those_of_the_package_page():
     assert urls["Issues"] == f"{repository}/issues"
     assert urls["Changelog"] == f"{repository}/blob/main/CHANGELOG.md"
     pages = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    assert f"site_url: {site}\n" in pages and f"repo_url: {repository}\n" in pages
+    assert f"site_url: {site}\n" in pages and f"link: {repository}," in pages
+    assert "repo_url:" not in pages  # pages that have one ask another host for its facts
     [rule] = METADATA["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]
     assert rule["replacement"].startswith(f"]({repository}/blob/main/")
     template = ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml"

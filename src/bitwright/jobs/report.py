@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
@@ -467,7 +468,18 @@ def _time(
         quantized_spread=(after.p10, after.p90),
         detail=f"median of {len(after.times)} runs of one sample, in turn with float; in "
         "parentheses what 8 of 10 runs took",
+        overlaps=_overlap(before.times, after.times),
     )
+
+
+def _overlap(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Return whether the middle halves of two sets of times overlap.
+
+    >>> _overlap([1.0, 1.1, 1.2, 9.0], [1.0, 1.2, 1.3, 1.4]), _overlap([1.0, 1.1], [1.3, 1.4])
+    (True, False)
+    """
+    (low, high), (other_low, other_high) = (np.percentile(x, [25, 75]) for x in (first, second))
+    return bool(low <= other_high and other_low <= high)
 
 
 def _shape_options(data: RandomData) -> list[str]:

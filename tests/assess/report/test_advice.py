@@ -193,6 +193,8 @@ def test_a_slower_model_is_profiled():
     assert "Find out what is slow" not in commands(
         subject(latency=Latency(float_ms=2.0, quantized_ms=1.0))
     )
+    overlapping = Latency(float_ms=1.0, quantized_ms=2.0, overlaps=True)
+    assert "Find out what is slow" not in commands(subject(latency=overlapping))
     for target, said in (("arm-cpu", True), ("qualcomm-htp:v68", False)):
         given = subject(latency=slow, verification=Verification(target, (), ()))
         assert ("Find out what is slow" in commands(given)) == said

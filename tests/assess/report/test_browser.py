@@ -424,6 +424,19 @@ def test_no_label_is_cut(browser, small):
         assert set(browser.column(NAME)) <= set(names)
 
 
+def test_long_names_break_where_their_parts_end_and_are_copied_whole(browser):
+    name = "/features/features.5/block/se/se.4/GlobalAveragePool"
+    given = subject([measured(name=name, op="GlobalAveragePool", max_error=0.000389)])
+    browser.open(given, width=1300)
+    assert browser.column(NAME) == [name] and browser.column(OP) == ["GlobalAveragePool"]
+    lines = browser.js("document.querySelector('#grid td.name').innerHTML").split("<wbr>")
+    assert len(lines) > 1 and all(line[-1] in "/." for line in lines[:-1])
+    cell = "document.querySelector('#grid td.name')"
+    assert browser.js(f"{cell}.scrollHeight <= {cell}.clientHeight")
+    every = "[...document.querySelectorAll('#grid td')]"
+    assert browser.js(f"{every}.every(c => c.scrollWidth <= c.clientWidth)")
+
+
 def test_a_click_in_the_graph_selects_a_node_and_its_neighbours(browser, small):
     units(browser.open(small))
     target = small.nodes[24].measured  # an Add, which reads two

@@ -59,6 +59,12 @@ def test_larger_and_slower_are_said_too():
     assert "2.5 times larger and 2.0 times slower" in judge(given).sentence
 
 
+def test_models_whose_runs_overlap_are_called_neither_faster_nor_slower():
+    overlapping = Latency(float_ms=2.0, quantized_ms=13.7, overlaps=True)
+    said = judge(subject(latency=overlapping)).sentence
+    assert "smaller" in said and "slower" not in said and "faster" not in said
+
+
 def test_without_outputs_nothing_is_claimed():
     assert judge(subject(outputs=[])).level == "unknown"
 

@@ -257,7 +257,7 @@ def use_sixteen_bits(subject: ReportSubject) -> Advice | None:
 def find_what_is_slow(subject: ReportSubject) -> Advice | None:
     """A quantized model that is no faster has ops that fell back to float."""
     latency, found = subject.latency, subject.verification
-    if latency is None or latency.speedup >= 0.95:
+    if latency is None or latency.overlaps or latency.speedup >= 0.95:
         return None
     if found is not None and not find_target(found.target).cpus:
         return None  # what an accelerator takes is not measured here

@@ -189,6 +189,7 @@ def _latency(latency: Latency | None) -> dict[str, Any] | None:
         "quantized_ms": _number(latency.quantized_ms),
         "float_spread": _spread(latency.float_spread),
         "quantized_spread": _spread(latency.quantized_spread),
+        "overlaps": latency.overlaps,
         "detail": latency.detail,
     }
 

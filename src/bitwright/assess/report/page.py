@@ -57,6 +57,10 @@ def render_page(data: Mapping[str, Any]) -> str:
     return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", page)
 
 
+_OVERLAPPING = "\N{EN DASH}", "the runs overlap"
+"""Of two models whose times cannot be told apart."""
+
+
 def list_figures(data: Mapping[str, Any]) -> Iterator[Figure]:
     """Yield accuracy, size, latency and coverage, as far as they were measured."""
     outputs, latency, coverage = data["outputs"], data["latency"], data["coverage"]
@@ -76,7 +80,8 @@ def list_figures(data: Mapping[str, Any]) -> Iterator[Figure]:
         spreads = latency["float_spread"], latency["quantized_spread"]
         shown = [_with_spread(*pair) for pair in zip((before, after), spreads, strict=True)]
         times = f"{' → '.join(shown)} ms"
-        yield Figure("Latency", *_ratio(before, after, "faster", "slower"), times)
+        ratio = _ratio(before, after, "faster", "slower")
+        yield Figure("Latency", *(_OVERLAPPING if latency["overlaps"] else ratio), times)
     left = coverage["nodes"] - coverage["quantized"]
     yield Figure(
         "Quantized",

@@ -65,6 +65,8 @@ class Latency:
     """Between which milliseconds 8 of 10 runs lay."""
     detail: str = ""
     """How it was measured: runs, threads, provider."""
+    overlaps: bool = False
+    """Whether the middle halves of both models' runs overlap: then neither is called faster."""
 
     @property
     def speedup(self) -> float:

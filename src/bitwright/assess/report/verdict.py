@@ -10,11 +10,12 @@ __all__ = ["judge"]
 
 def judge(subject: ReportSubject) -> Verdict:
     """Return the verdict on a quantized model, by the worst of its outputs."""
+    latency = subject.latency
     found = judge_outputs(
         subject.outputs,
         subject.float_bytes,
         subject.quantized_bytes,
-        speedup=None if subject.latency is None else subject.latency.speedup,
+        speedup=None if latency is None or latency.overlaps else latency.speedup,
         coverage=subject.coverage,
     )
     if found.level != "unknown" and subject.plan is not None and subject.plan.random_data:

@@ -47,11 +47,12 @@ function nodesAround(place, nodes, readers, most) {
   return [...found].sort((a, b) => a - b);
 }
 
-/** Returns a name in lines of at most a width, broken where its parts end, and nothing left out. */
-function wrapName(name, measure, widest) {
+/** Returns a name in lines of at most a width, broken where its parts end, and nothing left out; parts that are wider are
+ * broken after so many letters. */
+function wrapName(name, measure, widest, letters = 24) {
   const lines = [""];
   for (const part of name.match(/[^/._\-:]+[/._\-:]*|[/._\-:]+/g) ?? [name]) {
-    for (const piece of measure(part) > widest ? part.match(/.{1,24}/gu) : [part]) {
+    for (const piece of measure(part) > widest ? part.match(new RegExp(`.{1,${letters}}`, "gu")) : [part]) {
       if (lines.at(-1) && measure(lines.at(-1) + piece) > widest) lines.push("");
       lines[lines.length - 1] += piece;
     }

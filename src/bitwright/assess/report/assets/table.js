@@ -15,8 +15,8 @@ const COLUMNS = [
   { key: "sqnr", title: "SQNR", width: "figure", number: true, show: (n) => decibels(n.sqnr), tip: "SQNR in dB with everything quantized" },
   { key: "cosine", title: "Cosine", width: "figure rare", number: true, show: (n) => (n.cosine === null ? "–" : n.cosine.toFixed(4)), tip: "Cosine of the angle to the float result" },
   { key: "error", title: "Max err", width: "wide rare", number: true, show: (n) => significant(n.error), tip: "Largest difference from the float result" },
-  { key: "saturated", title: "Clipped", width: "wide rare", number: true, show: (n) => percent(n.saturated), bad: (n) => n.saturated > 0.01, tip: "Share of values at the ends of the integer range" },
-  { key: "used", title: "Used", width: "wide rare", number: true, show: (n) => percent(n.used), tip: "Share of the integer range between the smallest and largest value seen" },
+  { key: "saturated", title: "Clipped", width: "portion rare", number: true, show: (n) => percent(n.saturated), bad: (n) => n.saturated > 0.01, tip: "Share of values at the ends of the integer range" },
+  { key: "used", title: "Used", width: "portion rare", number: true, show: (n) => percent(n.used), tip: "Share of the integer range between the smallest and largest value seen" },
 ];
 
 function makeTable(nodes, choose) {
@@ -31,12 +31,16 @@ function makeTable(nodes, choose) {
   let chosen = null;
   let drawn = "";
   let tall = ROW; // every row is as tall as the longest name needs, so that none is cut
-  const longest = Math.max(0, ...nodes.map((node) => node.name.length));
+  let wide = 60; // pixels of the names' column
+
+  const linesOf = (name) => wrapName(name, (text) => text.length * LETTER, wide, Math.floor(wide / LETTER));
 
   function measureRows() {
-    const width = grid.tHead.rows[0].cells[1].offsetWidth - 16;
-    tall = ROW + LINE * (Math.ceil((longest * LETTER) / Math.max(width, 60)) - 1);
-    tall = Math.max(ROW, tall);
+    wide = Math.max(grid.tHead.rows[0].cells[1].offsetWidth - 16, 60);
+    let most = 1;
+    // A name that is shorter than a line needs no more than one: most of them are not looked at.
+    for (const node of nodes) if (node.name.length * LETTER > wide) most = Math.max(most, linesOf(node.name).length);
+    tall = ROW + LINE * (most - 1);
     grid.style.setProperty("--row", `${tall}px`);
     drawn = "";
   }
@@ -88,13 +92,19 @@ function makeTable(nodes, choose) {
     return row;
   }
 
+  /** Returns the text of a cell: names may break where their lines end, ops between their words; what is copied is whole. */
+  function breakable(key, text) {
+    const parts = key === "name" ? linesOf(text) : key === "op" ? text.split(/(?<=[a-z0-9])(?=[A-Z])/) : [text];
+    return parts.flatMap((part, index) => (index ? [html("wbr"), part] : [part]));
+  }
+
   function rowOf(node, position) {
     return html("tr", { id: `row-${node.place}`, "data-place": node.place, "aria-rowindex": position + 2,
       "aria-selected": String(node.place === chosen) },
       ...COLUMNS.map((column) => {
         const styles = [column.number && "number", (column.key === "name" || column.key === "op") && column.key, column.width?.includes("rare") && "rare",
           column.bad?.(node) && "bad", column.key === "state" && !node.quantized && "quiet"].filter(Boolean);
-        return html("td", { class: styles.join(" ") || null, role: "gridcell" }, column.show(node));
+        return html("td", { class: styles.join(" ") || null, role: "gridcell" }, ...breakable(column.key, column.show(node)));
       }));
   }
 
