@@ -52,14 +52,18 @@ def stacked(samples):
 
 
 CASES = {
-    "sabotaged": (sabotaged_cnn, "int8", "Give each channel of a weight its own scale"),
-    "uneven": (uneven_mobilenet, "int8", "Give each channel of a weight its own scale"),
-    "uneven for an NPU": (uneven_mobilenet, "npu-cnn", "Equalize channels between layers"),
+    "sabotaged": (sabotaged_cnn, "int8", "Give each channel of a weight its own scale", 6),
+    "uneven": (uneven_mobilenet, "int8", "Give each channel of a weight its own scale", 6),
+    "uneven for an NPU": (uneven_mobilenet, "npu-cnn", "Equalize channels between layers", 6),
     "outliers": (
-        transformer_with_outliers, "int8", "Find the fewest nodes that need a fallback",
+        transformer_with_outliers, "int8", "Find the fewest nodes that need a fallback", 6,
     ),
-    "text direction for an NPU": (text_direction, "npu-cnn", "Equalize channels between layers"),
+    "text direction for an NPU": (
+        text_direction, "npu-cnn", "Equalize channels between layers", 4,
+    ),
 }  # fmt: skip
+"""Name -> what builds the model and its data, the recipe, the first advice, and what it gains in dB
+at least: half of the error (6 dB) where a model was made so, a little less of a real one."""
 
 
 @pytest.fixture
@@ -68,7 +72,7 @@ def report_on(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def make(case, **options):
-        build, recipe, _ = CASES[case]
+        build, recipe, *_ = CASES[case]
         model, samples = build()
         onnx.save(model, "model.onnx")
         np.savez("data.npz", **samples)
@@ -111,7 +115,8 @@ def test_every_command_makes_the_model_better_and_the_first_one_much(report_on, 
     assert report.advice[0].title == CASES[case][2]
     gains = {advice.title: carry_out(advice) - before(report) for advice in report.advice}
     assert len(gains) > 1 and min(gains.values()) > 0.5, gains
-    assert gains[CASES[case][2]] > 6, gains
+    _, _, title, least = CASES[case]
+    assert gains[title] > least, gains
 
 
 @pytest.mark.slow

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bitwright.cli.recipe_choice import completing
+
 if TYPE_CHECKING:
     from bitwright.data import RandomData, ShapedData, TextData
 
@@ -106,6 +108,7 @@ Effort = Annotated[
         "has not seen: low (nothing), standard (other ranges; the default where no recipe or "
         "ranges are given), medium (also equalization, smoothing, bias correction and nodes left "
         "float) or high (also AdaRound on the most sensitive segments; needs torch).",
+        autocompletion=completing("low", "standard", "medium", "high"),
     ),
 ]
 Sketches = Annotated[
@@ -152,8 +155,8 @@ class DataOptions:
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="Calibration data: a .npy or .npz file, an image, or a folder of these; a text "
-            "file for a language model.",
+            help="Calibration data: a .npy, .npz or .csv file, an image, a video, or a folder or "
+            "pattern ('images/*.jpg') of these; a text file for a language model.",
         ),
     ] = None
     transform: Transform = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from bitwright.recipe import Recipe
 
-__all__ = ["RecipeChoice", "complete_recipe", "complete_target"]
+__all__ = ["RecipeChoice", "complete_recipe", "complete_target", "completing"]
 
 
 def complete_recipe(incomplete: str) -> list[str]:
@@ -34,6 +35,19 @@ def complete_target(incomplete: str) -> list[str]:
     from bitwright.recipe import TARGETS
 
     return [name for name in TARGETS if name.startswith(incomplete)]
+
+
+def completing(*words: str) -> Callable[[str], list[str]]:
+    """Return what completes one of a few words.
+
+    >>> completing("low", "standard", "medium", "high")("m")
+    ['medium']
+    """
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return complete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +79,7 @@ class RecipeChoice:
         typer.Option(
             metavar="NAME",
             help="qdq: float ops between Q/DQ pairs (the default). qoperator: integer ops.",
+            autocompletion=completing("qdq", "qoperator"),
         ),
     ] = None
     dynamic: Annotated[
@@ -90,6 +105,7 @@ class RecipeChoice:
             help="How activation ranges are chosen, such as minmax, mean-extremes, "
             "percentile, entropy or mse. "
             "Short for --set ranges.method=METHOD.",
+            autocompletion=completing("minmax", "mean-extremes", "percentile", "entropy", "mse"),
         ),
     ] = None
     exclude: Annotated[
@@ -115,6 +131,7 @@ class RecipeChoice:
             metavar="MODE",
             help="Shift biases by what rounding adds to their layers: fast (from mean inputs) or "
             "sequential (layer by layer). Short for --set bias_correction=MODE.",
+            autocompletion=completing("fast", "sequential"),
         ),
     ] = None
     fine_tune: Annotated[
@@ -125,6 +142,7 @@ class RecipeChoice:
             "adaquant (weights, biases and scales) or, for weights in blocks, signround "
             "(roundings and ranges). Needs torch. "
             "Short for --set fine_tune.method=METHOD.",
+            autocompletion=completing("adaround", "adaquant", "signround"),
         ),
     ] = None
     iterations: Annotated[
