@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bitwright.cli.recipe_choice import complete_target
+from bitwright.cli.completion import complete_target
 from bitwright.cli.screen import Facts, Json, Part, Screen, Table, Verbose, show_bytes
 
 if TYPE_CHECKING:

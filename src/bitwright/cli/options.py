@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bitwright.cli.recipe_choice import completing
+from bitwright.cli.completion import completing
 
 if TYPE_CHECKING:
     from bitwright.data import RandomData, ShapedData, TextData

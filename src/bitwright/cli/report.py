@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.cli import options as opt
+from bitwright.cli.completion import complete_target
 from bitwright.cli.piping import refuse_pipe, written
-from bitwright.cli.recipe_choice import complete_target
 from bitwright.cli.screen import Facts, Part, Screen, show_bytes
 
 if TYPE_CHECKING:
