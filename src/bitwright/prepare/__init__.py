@@ -12,6 +12,7 @@ from bitwright.prepare.batch_norm_to_conv import batch_norm_to_conv
 from bitwright.prepare.channels_last import channels_last, channels_last_inputs
 from bitwright.prepare.clip_to_relu import clip6_to_relu, clip_to_relu
 from bitwright.prepare.drop_no_ops import drop_no_ops
+from bitwright.prepare.drop_pad_counts import drop_pad_counts
 from bitwright.prepare.flatten_weights import flatten_weights
 from bitwright.prepare.fold_batch_norm import fold_batch_norm
 from bitwright.prepare.fold_constants import fold_constants
@@ -49,6 +50,7 @@ __all__ = [
     "clip6_to_relu",
     "clip_to_relu",
     "drop_no_ops",
+    "drop_pad_counts",
     "flatten_weights",
     "fold_batch_norm",
     "fold_constants",
@@ -92,6 +94,7 @@ _PATTERNS = (
     Pass(fuse_layer_norm, "fused {} layer norm", "fuse_layer_norm"),
     Pass(fuse_gelu, "fused {} Gelu", "fuse_gelu"),
     Pass(fuse_space_to_depth, "made a SpaceToDepth of {} chain", "fuse_space_to_depth"),
+    Pass(drop_pad_counts, "dropped the count of pads of {} average pool"),
 )
 # Each of these can open new places for the others; each removes nodes, so this ends. The hard swish
 # comes before the scales and shifts, for the same reason.

@@ -57,6 +57,17 @@ def refuse_sentinels(node: ir.Node) -> Skip | None:
     return None
 
 
+def _refuse_counted_edges(node: ir.Node) -> Skip | None:
+    """Refuse a pool whose windows reach over the edge and count pads: the kernels disagree."""
+    attributes = node.attributes
+    if attributes.get_int("ceil_mode", 0) and attributes.get_int("count_include_pad", 0):
+        return Skip(
+            "it rounds up and counts pads, and ONNX Runtime's integer kernel counts the places "
+            "behind them, too"
+        )
+    return None
+
+
 def _activation(op_type: str, **facts: Any) -> OpRule:
     facts = {"elementwise": "unary", "needs_all_inputs_quantized": True, **facts}
     return OpRule(op_type, activation="whole", **facts)
@@ -199,6 +210,7 @@ ELEMENTWISE_RULES = (
         data=(0,),
         outputs=(0,),
         needs_quantized_input=True,
+        refuse=_refuse_counted_edges,
         integer_op="QLinearAveragePool",
         float32_scales="fused",
     ),

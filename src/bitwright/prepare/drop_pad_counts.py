@@ -1,0 +1,35 @@
+"""Drop `count_include_pad` of average pools without pads, where it says nothing.
+
+ONNX Runtime's integer kernel takes it for the places behind the edge, too, which `ceil_mode` lets a
+window reach: it divides by the whole window, and its float kernel by what lies inside. PyTorch
+writes both for every `AvgPool2d(ceil_mode=True)`.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from bitwright.graph.names import NameScope
+from bitwright.prepare.passes import PassResult, rewrite_nodes
+
+__all__ = ["drop_pad_counts"]
+
+
+def drop_pad_counts(model: ir.Model) -> PassResult:
+    """Take the attribute from every AveragePool that rounds up and has no pads; return how many.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> drop_pad_counts(ir.Model(graph, ir_version=10)).changed
+    0
+    """
+    return rewrite_nodes(model, ("AveragePool",), _drop)
+
+
+def _drop(pool: ir.Node, names: NameScope) -> bool:
+    attributes = pool.attributes
+    padded = any(attributes.get_ints("pads", [])) or (
+        attributes.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+    )
+    if padded or not attributes.get_int("ceil_mode", 0):
+        return False
+    return attributes.pop("count_include_pad", None) is not None
