@@ -57,7 +57,7 @@ def choose_exports(architecture: Architecture) -> list[Export]:
     dynamic = seed // 7 % 2 == 0
     exports = []
     if "torchscript" in architecture.exporters:
-        opset = TORCHSCRIPT_OPSETS[seed % len(TORCHSCRIPT_OPSETS)]
+        opset = max(TORCHSCRIPT_OPSETS[seed % len(TORCHSCRIPT_OPSETS)], architecture.min_opset)
         exports.append(Export("torchscript", opset, dynamic=dynamic))
     if "dynamo" in architecture.exporters:
         opset = DYNAMO_OPSETS[seed // 3 % len(DYNAMO_OPSETS)]

@@ -49,6 +49,8 @@ class Architecture:
     exporters: tuple[str, ...] = ("torchscript", "dynamo")
     half: bool = True
     """Whether it may be exported in float16, too."""
+    min_opset: int = 0
+    """The first opset that the TorchScript exporter knows all of its operators in."""
 
 
 def seed_of(name: str) -> int:

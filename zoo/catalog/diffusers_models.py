@@ -46,7 +46,7 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], tuple[Input, ...]]] = {
     "unet-1d": (
         "UNet1DModel",
         {
-            "block_out_channels": (8, 16),
+            "block_out_channels": (32, 64),  # a head has 32
             "sample_size": 16,
             "in_channels": 4,
             "out_channels": 4,
@@ -207,4 +207,6 @@ def _build(name: str) -> Network:
 
 def architectures() -> list[Architecture]:
     """Return every network of the table."""
-    return [Architecture(f"diffusers/{name}", partial(_build, name)) for name in NETWORKS]
+    return [
+        Architecture(f"diffusers/{name}", partial(_build, name), min_opset=17) for name in NETWORKS
+    ]

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -21,7 +22,13 @@ def _models() -> Any:
     """Import torchaudio's models without its compiled operators, which they do not use."""
     if _FOLDER not in sys.path:
         sys.path.insert(0, _FOLDER)
-    torch.ops.load_library = lambda path: None
+    absent = ModuleType("torchaudio._extension")
+    vars(absent).update(
+        _IS_TORCHAUDIO_EXT_AVAILABLE=False,
+        _IS_ALIGN_AVAILABLE=False,
+        fail_if_no_align=lambda function: function,
+    )
+    sys.modules.setdefault(absent.__name__, absent)
     import torchaudio.models
 
     return torchaudio.models
