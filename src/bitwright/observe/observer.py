@@ -34,7 +34,7 @@ MEMORY_BUDGET = 512 << 20
 class Runner(Protocol):
     """What runs the model. `SessionRunner` is the usual one; tests bring their own."""
 
-    def groups(self, feeds: Feeds) -> Sequence[tuple[str, ...]]:
+    def groups(self, feeds: Feeds) -> Iterable[tuple[str, ...]]:
         """Return the tensors to observe, cut into groups that fit in memory for this sample."""
 
     def run(self, group: tuple[str, ...], feeds: Feeds) -> Mapping[str, npt.NDArray[Any]]:
@@ -230,12 +230,10 @@ def as_runner(
     """Return what runs this model: itself if it is a runner, else sessions of ONNX Runtime."""
     if isinstance(model, Runner):
         return model
-    from bitwright.graph import SessionRunner
+    from bitwright.graph.piece_runner import open_runner
 
     # Two sets are alive at a time: one being sketched, one being computed.
-    return SessionRunner(
-        model, tensors, group_bytes=max(memory_budget // 2, 1), providers=providers
-    )
+    return open_runner(model, tensors, group_bytes=max(memory_budget // 2, 1), providers=providers)
 
 
 def _sketch(seen: Observation, values: Mapping[str, npt.NDArray[Any]]) -> None:

@@ -1,0 +1,142 @@
+"""Runs a large graph in pieces: the runtime takes longer than linear time to open a whole one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.graph.inner_values import SessionRunner
+from bitwright.graph.pieces import Extractor, Piece, cut_model
+from bitwright.graph.subgraphs import subgraphs_of
+
+__all__ = ["PieceRunner", "open_runner"]
+
+Array = npt.NDArray[Any]
+Feeds = Mapping[str, Array]
+
+MOST_NODES = 3_000
+"""Nodes of a graph that is opened whole."""
+PIECE_NODES = 1_000
+
+_NUMPY_TYPES = frozenset(
+    {
+        ir.DataType.BOOL,
+        ir.DataType.DOUBLE,
+        ir.DataType.FLOAT,
+        ir.DataType.FLOAT16,
+        ir.DataType.INT8,
+        ir.DataType.INT32,
+        ir.DataType.INT64,
+        ir.DataType.UINT8,
+    }
+)
+
+
+def open_runner(
+    model: Any,
+    tensors: Sequence[str],
+    *,
+    group_bytes: int,
+    providers: Sequence[str] | None = None,
+) -> SessionRunner | PieceRunner:
+    """Return what runs a model so that the named tensors come out; a large one in pieces."""
+    if isinstance(model, ir.Model) and len(model.graph) > MOST_NODES:
+        starts = [node.name or "" for node in list(model.graph)[::PIECE_NODES]]
+        pieces = cut_model(model, starts)
+        if _can_be_cut(model, pieces, tensors):
+            return PieceRunner(model, pieces, tensors, group_bytes=group_bytes, providers=providers)
+    return SessionRunner(model, tensors, group_bytes=group_bytes, providers=providers)
+
+
+def _can_be_cut(model: ir.Model, pieces: Sequence[Piece], tensors: Sequence[str]) -> bool:
+    """Return whether all that passes between pieces has a form outside of the runtime."""
+    if any(True for node in model.graph for _ in subgraphs_of(node)):
+        return False
+    known = ir.convenience.create_value_mapping(model.graph, include_subgraphs=False)
+    passing = {name for piece in pieces for name in piece.inputs}
+    inputs = {value.name for value in model.graph.inputs}
+    return all(
+        name in known and (name in inputs or known[name].producer() is not None) for name in tensors
+    ) and all(
+        isinstance(known[name].type, ir.TensorType) and known[name].dtype in _NUMPY_TYPES
+        for name in passing
+    )
+
+
+class _Part(NamedTuple):
+    """A piece that is run: what it reads, and what of its tensors later ones read."""
+
+    runner: SessionRunner
+    inputs: tuple[str, ...]
+    passing: frozenset[str]
+
+
+class PieceRunner:
+    """Runs a model piece by piece so that the named tensors come out.
+
+    The groups of a sample are run as they come: what one piece gives to another is kept until then.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        pieces: Sequence[Piece],
+        tensors: Sequence[str],
+        *,
+        group_bytes: int,
+        providers: Sequence[str] | None = None,
+    ) -> None:
+        inputs = {value.name for value in model.graph.inputs}
+        self._fed = tuple(name for name in tensors if name in inputs)
+        self._parts: list[_Part] = []
+        read = {name for piece in pieces for name in piece.inputs}
+        asked = set(tensors)
+        extractor = Extractor(model)
+        for piece, own in zip(pieces, _made_in(model, pieces), strict=True):
+            wanted = [name for name in own if name in asked or name in read]
+            if wanted:
+                part = extractor.extract(Piece(piece.first, piece.inputs, tuple(wanted)))
+                runner = SessionRunner(part, wanted, group_bytes=group_bytes, providers=providers)
+                self._parts.append(
+                    _Part(runner, piece.inputs, frozenset(read.intersection(wanted)))
+                )
+        self._at: _Part | None = None
+        self._state: dict[str, Array] = {}
+
+    def groups(self, feeds: Feeds) -> Iterator[tuple[str, ...]]:
+        """Yield the groups of a sample; each is run before the next comes."""
+        self._at, self._state = None, dict(feeds)
+        if self._fed:
+            yield self._fed
+        for place, part in enumerate(self._parts):
+            self._at = part
+            yield from part.runner.groups(self._own(part))
+            later = {name for other in self._parts[place + 1 :] for name in other.inputs}
+            self._state = {name: array for name, array in self._state.items() if name in later}
+
+    def run(self, group: tuple[str, ...], feeds: Feeds) -> Mapping[str, Array]:
+        """Return the tensors of one group."""
+        part = self._at
+        if part is None:
+            return {name: np.asarray(feeds[name]) for name in group if name in feeds}
+        values = part.runner.run(group, self._own(part))
+        self._state.update((name, values[name]) for name in group if name in part.passing)
+        return values
+
+    def _own(self, part: _Part) -> dict[str, Array]:
+        return {name: self._state[name] for name in part.inputs if name in self._state}
+
+
+def _made_in(model: ir.Model, pieces: Sequence[Piece]) -> list[list[str]]:
+    """Return the names of all tensors that each piece makes."""
+    places = {piece.first: place for place, piece in enumerate(pieces)}
+    made: list[list[str]] = [[] for _ in pieces]
+    place = 0
+    for node in model.graph:
+        place = places.get(node.name or "", place)
+        made[place] += [value.name for value in node.outputs if value.name]
+    return made
