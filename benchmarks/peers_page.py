@@ -153,7 +153,11 @@ def tool_row(tool: str, results: list[Result]) -> list[str]:
     beside = [f"{name} {found[name]}" for name in ("onnxruntime", "onnxruntime-gpu", "torch")
               if name in found and name != package]  # fmt: skip
     version = f"{package} {found.get(package, '')}".strip()
-    return [tool, version, ", ".join(beside), TOOLS[tool].settings]
+    days = sorted({x.facts["date"] for x in results})
+    commits = sorted({x.facts["commit"] for x in results if x.facts.get("commit")})
+    measured = " to ".join(days if len(days) < 3 else [days[0], days[-1]])
+    measured += f", commit {' and '.join(commits)}" if commits else ""
+    return [tool, version, ", ".join(beside), measured, TOOLS[tool].settings]
 
 
 def write_page(found: list[dict[str, Any]]) -> str:
@@ -183,7 +187,7 @@ def write_page(found: list[dict[str, Any]]) -> str:
     return "\n".join(
         [
             INTRODUCTION.format(samples=samples, machine=machine),
-            *table(("tool", "version", "beside", "settings"),
+            *table(("tool", "version", "beside", "measured", "settings"),
                    [tool_row(t, of_tool[t]) for t in tools]),
             "## All models",
             "",
@@ -237,7 +241,9 @@ was stopped; `python benchmarks/peers.py run --again nncf` measures a tool once 
 on {machine}, beside other work: compare CPU times and ratios, which were taken in turn.
 A peer gets the model as ONNX Runtime's documentation asks for it
 (`quant_pre_process`, opset 13 or newer), which is not timed. All models are run by the same ONNX
-Runtime, the one beside our row.
+Runtime, the one beside our row. Rows of other tools, whose versions are pinned, are kept in
+`benchmarks/peers.jsonl.gz` with the day of each; a model whose float scores differ from those
+kept there is measured again by all tools.
 
 * **Metric**: the user's, in percent, on samples that were not calibrated on, with a 95 % interval
   from 1,000 bootstrap resamples. **To float** is the difference from float on the same resamples.
