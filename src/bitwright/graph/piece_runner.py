@@ -12,6 +12,7 @@ import onnx_ir as ir
 from bitwright.graph.inner_values import SessionRunner
 from bitwright.graph.pieces import Extractor, Piece, cut_model
 from bitwright.graph.subgraphs import subgraphs_of
+from bitwright.graph.tensors import ARRAY_TYPES
 
 __all__ = ["PieceRunner", "open_runner"]
 
@@ -21,19 +22,6 @@ Feeds = Mapping[str, Array]
 MOST_NODES = 3_000
 """Nodes of a graph that is opened whole."""
 PIECE_NODES = 1_000
-
-_NUMPY_TYPES = frozenset(
-    {
-        ir.DataType.BOOL,
-        ir.DataType.DOUBLE,
-        ir.DataType.FLOAT,
-        ir.DataType.FLOAT16,
-        ir.DataType.INT8,
-        ir.DataType.INT32,
-        ir.DataType.INT64,
-        ir.DataType.UINT8,
-    }
-)
 
 
 def open_runner(
@@ -62,7 +50,7 @@ def _can_be_cut(model: ir.Model, pieces: Sequence[Piece], tensors: Sequence[str]
     return all(
         name in known and (name in inputs or known[name].producer() is not None) for name in tensors
     ) and all(
-        isinstance(known[name].type, ir.TensorType) and known[name].dtype in _NUMPY_TYPES
+        isinstance(known[name].type, ir.TensorType) and known[name].dtype in ARRAY_TYPES
         for name in passing
     )
 

@@ -15,7 +15,32 @@ import onnx_ir as ir
 
 from bitwright.graph.subgraphs import iter_from
 
-__all__ = ["AttributeSlot", "InitializerSlot", "TensorSlot", "serialized_size", "tensor_slots"]
+__all__ = [
+    "ARRAY_TYPES",
+    "AttributeSlot",
+    "InitializerSlot",
+    "TensorSlot",
+    "serialized_size",
+    "tensor_slots",
+]
+
+ARRAY_TYPES = frozenset(
+    {
+        ir.DataType.BOOL,
+        ir.DataType.DOUBLE,
+        ir.DataType.FLOAT,
+        ir.DataType.FLOAT16,
+        ir.DataType.INT8,
+        ir.DataType.INT16,
+        ir.DataType.INT32,
+        ir.DataType.INT64,
+        ir.DataType.UINT8,
+        ir.DataType.UINT16,
+        ir.DataType.UINT32,
+        ir.DataType.UINT64,
+    }
+)
+"""Types of tensors that the runtime takes and gives as arrays."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,26 +11,12 @@ from bitwright.errors import ModelError
 from bitwright.graph import opset_of, stamp_versions, upgrade_opset
 from bitwright.graph.editing import add_initializer, append_node, copy_node, like
 from bitwright.graph.subgraphs import subgraphs_of
+from bitwright.graph.tensors import ARRAY_TYPES
 
 __all__ = ["MergedGraph", "at_one_opset"]
 
 Known = MutableMapping[ir.Value, ir.Value]
 """Tensor of one of the models -> the tensor that stands for it in the merged graph."""
-
-_NUMPY_TYPES = {
-    ir.DataType.FLOAT,
-    ir.DataType.FLOAT16,
-    ir.DataType.DOUBLE,
-    ir.DataType.BOOL,
-    ir.DataType.INT8,
-    ir.DataType.INT16,
-    ir.DataType.INT32,
-    ir.DataType.INT64,
-    ir.DataType.UINT8,
-    ir.DataType.UINT16,
-    ir.DataType.UINT32,
-    ir.DataType.UINT64,
-}
 
 
 def at_one_opset(float_model: ir.Model, quantized: ir.Model) -> tuple[ir.Model, ir.Model]:
@@ -84,7 +70,7 @@ class MergedGraph:
 
         Files state wrong sizes of tensors inside them, so only how many there are counts.
         """
-        dtype = value.dtype if value.dtype in _NUMPY_TYPES else ir.DataType.FLOAT
+        dtype = value.dtype if value.dtype in ARRAY_TYPES else ir.DataType.FLOAT
         shape = None if value.shape is None else ir.Shape([None] * value.shape.rank())
         given = ir.Value(name=name, type=ir.TensorType(dtype), shape=shape)
         self._graph.inputs.append(given)
@@ -133,7 +119,7 @@ class MergedGraph:
 
     def readable(self, value: ir.Value) -> ir.Value:
         """Return a tensor as the runtime can hand it over: numpy has no bfloat16, nor float8."""
-        return value if value.dtype in _NUMPY_TYPES else self.cast(value, ir.DataType.FLOAT)
+        return value if value.dtype in ARRAY_TYPES else self.cast(value, ir.DataType.FLOAT)
 
     def measured(self, cut: Cut, known: Known) -> ir.Value:
         """Return what is compared of a cut whose unit has been added, adding its quantizer."""
