@@ -250,7 +250,9 @@ def _trying(model: Model, verbs: Sequence[Verb]) -> Callable[[Send], None]:
 def _why_unusable(case: Case) -> str | None:
     """Return why nothing can be tried on a file: ONNX Runtime does not run it."""
     try:
-        return None if case.is_finite else "the float model gives no finite numbers"
+        if not case.is_finite:
+            return "the float model gives no finite numbers"
+        return None if case.is_repeatable else "the float model gives other numbers each time"
     except Exception as error:  # noqa: BLE001 - whatever it is, the runtime does not run it
         return f"ONNX Runtime does not run it: {_last_line(error)}"
 

@@ -69,6 +69,13 @@ def test_values_that_are_no_numbers_are_found(case):
         check_result(case, path)
 
 
+def test_a_float_model_that_gives_other_numbers_each_time_is_found(case):
+    assert case.is_repeatable
+    (name, array), *_ = case.expected[0].items()
+    case.expected[0][name] = array + np.float32(1)
+    assert not case.is_repeatable
+
+
 def test_a_model_that_does_not_load_is_found(case):
     def break_it(model):
         model.graph.node[0].op_type = "NoSuchOperator"

@@ -19,6 +19,7 @@ from zoo.case import save_samples
 from zoo.network import SAMPLES, Samples, seed_of
 from zoo.runner import Model, model_of_file
 
+_PAST, _NEW = 5, 3
 # Configurations of transformers, tiny; head sizes and widths are those that its kernels take.
 _COMMON: dict[str, Any] = {
     "vocab_size": 64,
@@ -41,12 +42,12 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3": ("Phi3Config", {}),
     "phi": ("PhiConfig", {"num_key_value_heads": 4}),
     "gemma": ("GemmaConfig", {}),
-    "gemma2": ("Gemma2Config", {"sliding_window": 4}),
+    # Its cache slides, too: the window holds the past and the new tokens.
+    "gemma2": ("Gemma2Config", {"sliding_window": _PAST + _NEW}),
     "smollm3": ("SmolLM3Config", {}),
     "olmo": ("OlmoConfig", {}),
 }
 PRECISIONS = ("fp32", "fp16")
-_PAST, _NEW = 5, 3
 
 
 def models(folder: Path) -> Iterator[Model]:
