@@ -109,6 +109,7 @@ def test_the_first_advice_for_hardware_regains_half_of_the_error(report_on):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # all nodes of the real model are tried out: 40 CPU-s of its minute
 @pytest.mark.parametrize("case", CASES)
 def test_every_command_makes_the_model_better_and_the_first_one_much(report_on, case):
     report = report_on(case)
