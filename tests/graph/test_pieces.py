@@ -115,3 +115,29 @@ def test_a_wrong_size_in_the_file_does_not_keep_a_piece_from_running():
     hidden.shape = ir.Shape([1, 8])
     feeds = {"x": np.ones((1, 4), np.float32), "mask": np.ones((1, 4), np.float32)}
     assert run_in_pieces(model, ["first", "gate"], feeds)["y"].shape == (1, 4)
+
+
+def test_sequences_are_made_again_where_they_are_read():
+    x, first, both, y = (ir.Value(name=name) for name in ("x", "first", "both", "y"))
+    empty = ir.Value(name="empty")
+    x.type, x.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([1, 2])
+    double = ir.Value(name="double", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1, 2]))
+    y.type = ir.TensorType(ir.DataType.FLOAT)
+    nodes = [
+        ir.node("SequenceEmpty", [], outputs=[empty], name="start"),
+        ir.node("SequenceInsert", [empty, x], outputs=[first], name="insert"),
+        ir.node("Add", [x, x], outputs=[double], name="add"),
+        ir.node("SequenceInsert", [first, double], outputs=[both], name="more"),
+        ir.node("ConcatFromSequence", [both], {"axis": 0}, outputs=[y], name="join"),
+    ]
+    graph = ir.Graph([x], [y], nodes=nodes, opset_imports={"": 17}, name="g")
+    model = ir.Model(graph, ir_version=8)
+    pieces = cut_model(model, ["add", "join"])
+    assert [piece.inputs for piece in pieces] == [("x",), ("x",), ("double", "x")]
+    sample = np.array([[1.0, 2.0]], np.float32)
+    values = {"x": sample}
+    for piece in pieces:
+        if piece.outputs:
+            session = open_session(extract_piece(model, piece))
+            values.update(run_session(session, {name: values[name] for name in piece.inputs}))
+    np.testing.assert_array_equal(values["y"], np.concatenate([sample, 2 * sample]))

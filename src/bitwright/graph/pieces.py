@@ -19,6 +19,19 @@ __all__ = ["Extractor", "Piece", "cut_model", "extract_piece", "open_piece"]
 
 Array = npt.NDArray[Any]
 
+_SEQUENCES = frozenset(
+    {
+        "Optional",
+        "SequenceConstruct",
+        "SequenceEmpty",
+        "SequenceErase",
+        "SequenceInsert",
+        "SequenceMap",
+        "SplitToSequence",
+    }
+)
+"""They make no tensors, also where no types were inferred."""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -36,7 +49,8 @@ def cut_model(model: ir.Model, starts: Iterable[str]) -> list[Piece]:
     """Cut the main graph, in its order, before each of these nodes; the names are theirs.
 
     What comes before the first of them is a piece of its own. Constants pass no border, and neither
-    do transposed constants: each piece has those that it reads.
+    do transposed constants and sequences, which have no form outside of the runtime: each piece
+    makes those that it reads.
 
     >>> x, y, z = (ir.Value(name=name) for name in "xyz")
     >>> nodes = [ir.node("Relu", [x], outputs=[y], name="a")]
@@ -62,14 +76,23 @@ def cut_model(model: ir.Model, starts: Iterable[str]) -> list[Piece]:
     leaving = {value for value in model.graph.outputs if value in made_in}
     for index, node in enumerate(nodes):
         piece = bisect_right(edges, index) - 1
-        for value in _read_by(node, model.graph):
+        rest = list(_read_by(node, model.graph))
+        seen = set(rest)
+        while rest:
+            value = rest.pop(0)
             maker = value.producer()
             if value.is_initializer() or (maker is not None and is_transposed_constant(maker)):
                 continue
             home = made_in.get(value, -1)
-            if home != piece:
-                reads[piece][value] = None
-                leaving.add(value)
+            if home == piece:
+                continue
+            if maker is not None and _is_sequence(value):
+                more = [v for v in _read_by(maker, model.graph) if v not in seen]
+                seen.update(more)
+                rest += more
+                continue
+            reads[piece][value] = None
+            leaving.add(value)
     return [
         Piece(
             nodes[edge].name or "",
@@ -169,6 +192,13 @@ def open_piece(
     # Constants that are put in have been rounded; the runtime must not round them again.
     session = open_session(part, providers=providers, as_written=True)
     return lambda array: run_session(session, {source: array})[result]
+
+
+def _is_sequence(value: ir.Value) -> bool:
+    maker = value.producer()
+    if isinstance(value.type, ir.SequenceType | ir.OptionalType):
+        return True
+    return maker is not None and not maker.domain and maker.op_type in _SEQUENCES
 
 
 def _read_by(node: ir.Node, outer: ir.Graph) -> Iterator[ir.Value]:
