@@ -54,6 +54,18 @@ class Case:
         return [run(self.session, sample) for sample in self.judged]
 
     @cached_property
+    def declared(self) -> dict[str, list[int | str | None]]:
+        """The sizes of inputs and outputs that the file declares."""
+        graph = onnx.load(self.path, load_external_data=False).graph
+        return {
+            value.name: [
+                dim.dim_value if dim.HasField("dim_value") else dim.dim_param
+                for dim in value.type.tensor_type.shape.dim
+            ]
+            for value in (*graph.input, *graph.output)
+        }
+
+    @cached_property
     def selected_outputs(self) -> set[str]:
         """The outputs behind an operator that chooses, which no error can be given for."""
         return find_selected(onnx.load(self.path, load_external_data=False))

@@ -59,7 +59,8 @@ def _check_interface(case: Case, session: onnxruntime.InferenceSession) -> None:
             # Some files declare a rank that their own outputs do not have.
             value = case.expected[0].get(name, np.empty([0] * len(old)))
             given = value.shape if isinstance(value, np.ndarray) else ()
-            if len(given) == len(old) and not _same_dims(old, new):
+            # What the file leaves open, the runtime may find out of one graph and not of another.
+            if len(given) == len(old) and not _same_dims(case.declared[name], new):
                 raise Broken(f"{side[4:-1]} {name!r} of shape {old} became one of shape {new}")
 
 

@@ -63,6 +63,16 @@ def test_a_size_that_was_known_and_is_open_now_is_found(case):
         check_result(case, opened)
 
 
+def test_a_size_that_the_file_leaves_open_may_stay_open(case):
+    def open_output(model):
+        dim = model.graph.output[0].type.tensor_type.shape.dim[0]
+        dim.CopyFrom(onnx.TensorShapeProto.Dimension(dim_param="any"))
+
+    case.path = opened = changed(case, open_output)
+    assert case.declared[case.session.get_outputs()[0].name][0] == "any"
+    check_result(case, opened)
+
+
 def test_values_that_are_no_numbers_are_found(case):
     path = changed(case, lambda model: scale_last_weight(model, np.inf))
     with pytest.raises(Broken, match="no numbers"):

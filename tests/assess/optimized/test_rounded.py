@@ -156,3 +156,11 @@ def test_verification_finds_them_in_models_of_others():
     (finding,) = found.findings
     assert (finding.rule, finding.node, finding.level) == ("float_weights", "layer", "warning")
     assert "WeightBiasQuantization" in finding.remedy
+
+
+def test_a_product_of_activations_may_be_deep_in_a_network():
+    nodes = [node("Relu", ["x" if i == 0 else f"r{i - 1}"], [f"r{i}"]) for i in range(1500)]
+    nodes.append(node("MatMul", ["x", "r1499"], ["y"]))
+    model = graph.load_model(build(nodes, {"x": [2, 2]}, {"y": [2, 2]}))
+    plan = QuantPlan(recipe=Recipe(), fingerprint="", tensors={}, nodes={})
+    assert note_rounded(plan, model).rounded_by_runtime == ()

@@ -101,14 +101,19 @@ def _has_float_weight(node: ir.Node) -> bool:
 
 def _is_plain(value: ir.Value | None) -> bool:
     """Whether a value is a constant, or computed from nothing else, and not dequantized."""
-    if value is None or is_constant(value):
-        return value is not None
-    maker = value.producer()
-    return (
-        maker is not None
-        and not maker.op_type.endswith("DequantizeLinear")
-        and all(map(_is_plain, maker.inputs))
-    )
+    waiting, seen = [value], set[ir.Value]()
+    while waiting:
+        value = waiting.pop()
+        if value is None:
+            return False
+        if value in seen or is_constant(value):
+            continue
+        seen.add(value)
+        maker = value.producer()
+        if maker is None or maker.op_type.endswith("DequantizeLinear"):
+            return False
+        waiting += maker.inputs
+    return True
 
 
 def _meets(op_type: str, start: ir.Node, step: Callable[[ir.Node], Iterable[ir.Node]]) -> bool:
