@@ -132,6 +132,7 @@ def test_sequences_are_made_again_where_they_are_read():
     ]
     graph = ir.Graph([x], [y], nodes=nodes, opset_imports={"": 17}, name="g")
     model = ir.Model(graph, ir_version=8)
+    infer_shapes(model)
     pieces = cut_model(model, ["add", "join"])
     assert [piece.inputs for piece in pieces] == [("x",), ("x",), ("double", "x")]
     sample = np.array([[1.0, 2.0]], np.float32)

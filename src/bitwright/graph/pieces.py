@@ -19,19 +19,6 @@ __all__ = ["Extractor", "Piece", "cut_model", "extract_piece", "open_piece"]
 
 Array = npt.NDArray[Any]
 
-_SEQUENCES = frozenset(
-    {
-        "Optional",
-        "SequenceConstruct",
-        "SequenceEmpty",
-        "SequenceErase",
-        "SequenceInsert",
-        "SequenceMap",
-        "SplitToSequence",
-    }
-)
-"""They make no tensors, also where no types were inferred."""
-
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -195,10 +182,7 @@ def open_piece(
 
 
 def _is_sequence(value: ir.Value) -> bool:
-    maker = value.producer()
-    if isinstance(value.type, ir.SequenceType | ir.OptionalType):
-        return True
-    return maker is not None and not maker.domain and maker.op_type in _SEQUENCES
+    return isinstance(value.type, ir.SequenceType | ir.OptionalType)
 
 
 def _read_by(node: ir.Node, outer: ir.Graph) -> Iterator[ir.Value]:
