@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from onnx.helper import make_node
-from support.models import build, make_mlp, make_samples
+from support.models import build, make_gate, make_mlp, make_samples
 from support.peer_runs import PeerReader, peer
 
 import bitwright
@@ -283,15 +283,7 @@ def test_rows_name_the_nodes_of_the_given_file(demo, result):
 
 def test_a_node_is_not_blamed_for_what_its_reader_does_not_tell_apart():
     """Far below and above, a hard-sigmoid gives the same: its input needs no levels there."""
-    model = build(
-        [
-            make_node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
-            make_node("HardSigmoid", ["c"], ["y"], name="gate", alpha=0.2, beta=0.5),
-        ],
-        {"x": [1, 4, 8, 8]},
-        {"y": [1, 4, 8, 8]},
-        {"w": RNG.normal(0, 8, (4, 4, 3, 3)).astype(np.float32)},
-    )
+    model = make_gate(RNG)
     samples = [{"x": RNG.normal(0, 1, (1, 4, 8, 8)).astype(np.float32)} for _ in range(8)]
     result = bitwright.quantize(model, data=samples, recipe="int8")
     report = bitwright.write_report(

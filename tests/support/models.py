@@ -83,6 +83,17 @@ def make_cnn(*, channels=8, size=12, batch=1, opset=17, **options):
     )
 
 
+def make_gate(random):
+    """A convolution whose values a hard-sigmoid behind it mostly does not tell apart."""
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+        node("HardSigmoid", ["c"], ["y"], name="gate", alpha=0.2, beta=0.5),
+    ]
+    shape = [1, 4, 8, 8]
+    weights = random.normal(0, 8, (4, 4, 3, 3)).astype(np.float32)
+    return build(nodes, {"x": shape}, {"y": shape}, {"w": weights})
+
+
 def make_transformer(*, width=16, length=6, heads=2, opset=17, mask=None, **options):
     """One encoder block: attention with an optional additive mask, two norms, a small MLP.
 

@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from onnx.helper import make_node
-from support.models import build
+from support.models import make_gate
 
 import bitwright
 from bitwright.assess.comparison.saturation import EVERYWHERE, Saturation
@@ -46,15 +45,7 @@ def test_float_results_are_cut_on_both_sides():
 
 
 def test_compare_blames_no_node_for_what_its_reader_does_not_tell_apart():
-    model = build(
-        [
-            make_node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
-            make_node("HardSigmoid", ["c"], ["y"], name="gate", alpha=0.2, beta=0.5),
-        ],
-        {"x": [1, 4, 8, 8]},
-        {"y": [1, 4, 8, 8]},
-        {"w": RNG.normal(0, 8, (4, 4, 3, 3)).astype(np.float32)},
-    )
+    model = make_gate(RNG)
     samples = [{"x": RNG.normal(0, 1, (1, 4, 8, 8)).astype(np.float32)} for _ in range(8)]
     result = bitwright.quantize(model, data=samples, recipe="int8")
     conv = bitwright.compare(model, result.model, data=samples).nodes[0]
