@@ -92,6 +92,10 @@ class PieceRunner:
                 self._parts.append(
                     _Part(runner, piece.inputs, frozenset(read.intersection(wanted)))
                 )
+        self._later = [
+            {name for other in self._parts[place + 1 :] for name in other.inputs}
+            for place in range(len(self._parts))
+        ]
         self._at: _Part | None = None
         self._state: dict[str, Array] = {}
 
@@ -100,10 +104,9 @@ class PieceRunner:
         self._at, self._state = None, dict(feeds)
         if self._fed:
             yield self._fed
-        for place, part in enumerate(self._parts):
+        for part, later in zip(self._parts, self._later, strict=True):
             self._at = part
             yield from part.runner.groups(self._own(part))
-            later = {name for other in self._parts[place + 1 :] for name in other.inputs}
             self._state = {name: array for name, array in self._state.items() if name in later}
 
     def run(self, group: tuple[str, ...], feeds: Feeds) -> Mapping[str, Array]:

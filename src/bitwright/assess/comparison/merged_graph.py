@@ -44,11 +44,6 @@ class MergedGraph:
         self.weight_bytes = 0
         """What the constants of all copied nodes weigh, each counted as often as it is read."""
 
-    @property
-    def node_count(self) -> int:
-        """How many nodes the merged graph has."""
-        return len(self._graph)
-
     def start(self, model: ir.Model) -> Known:
         """Return the inputs of one of the models as those of the merged graph."""
         known: Known = {}

@@ -89,7 +89,7 @@ class Stages:
         found = {}
         for i, cut in enumerate(self.units.cuts):
             passes = cut.value.dtype is not None
-            if is_quantizer(cut):
+            if cut.has_quantizer:
                 found[cut.measured] = Place(i, f"{i}#codes", cut.measured.dtype is not None)
                 passes = passes and (len(cut.value.uses()) > 1 or cut.value.is_graph_output())
             found[cut.value] = Place(i, f"{i}#value", passes)
@@ -135,11 +135,6 @@ class Stages:
         read = {value for node in nodes for value in outer_inputs(node)}
         both = (self.float_places, self.places)
         return frozenset(places[v].cut for places in both for v in read if v in places)
-
-
-def is_quantizer(cut: Cut) -> bool:
-    """Return whether what is compared of a cut is made by a quantizer of its tensor."""
-    return cut.codes is not None and cut.measured is not cut.value
 
 
 def cut_stages(units: Units, most_nodes: int) -> Stages:

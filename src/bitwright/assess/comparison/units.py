@@ -88,6 +88,11 @@ class Cut:
         return self.value is self.measured and self.codes is not None
 
     @property
+    def has_quantizer(self) -> bool:
+        """Whether what is compared is made by a quantizer of the tensor."""
+        return self.codes is not None and self.measured is not self.value
+
+    @property
     def is_quantized(self) -> bool:
         """Whether anything in the unit rounds, so that it can differ from float on its own."""
         return (
