@@ -301,3 +301,25 @@ def test_attention_with_a_ring_of_slots_runs_on_an_empty_cache(monkeypatch):
         assert found["present_k"].shape == (1, 1, 4, 16)
         np.testing.assert_allclose(found["y"], 1)
     assert model.graph[0].attributes.get_int("sliding_window_cache") == 1
+
+
+@pytest.mark.parametrize(("size", "memory_arena", "reuse"), [
+    ("batch", False, False), ("batch", True, True), (2, False, True),
+])  # fmt: skip
+def test_buffers_are_shared_where_the_runtime_finds_them_soon(size, memory_arena, reuse):
+    nodes = [helper.make_node("Sin", [f"t{n}"], [f"t{n + 1}"]) for n in range(sessions._MANY_NODES)]
+    info = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [size, 64])
+        for name in ("t0", nodes[-1].output[0])
+    ]
+    graph = helper.make_graph(nodes, "g", info[:1], info[1:])
+    model = load_model(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    )
+    session = open_session(model, memory_arena=memory_arena)
+    assert session.get_session_options().enable_mem_reuse is reuse
+    expected = X["x"]
+    for _ in nodes:
+        expected = np.sin(expected)
+    found = run_session(session, {"t0": X["x"]})[nodes[-1].output[0]]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)

@@ -43,8 +43,10 @@ def samples(count: int = 3):
 STARTS = [f"mm{layer}" for layer in range(DEPTH)]
 
 
-def test_each_stop_sees_what_the_whole_model_computes_there():
-    model, data = chain(), samples()
+@pytest.mark.parametrize("cores", [1, 2, 5])
+def test_each_stop_sees_what_the_whole_model_computes_there(monkeypatch, cores):
+    monkeypatch.setattr("bitwright.observe.layerwise.count_cores", lambda: cores)
+    model, data = chain(), samples(7)
     plain = [dict(sample) for sample in data]
     with LayerwiseRun(model, STARTS, data) as run:
         for layer, inputs in enumerate(run):

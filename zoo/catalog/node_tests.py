@@ -53,4 +53,5 @@ def _as_array(value: Any) -> np.ndarray | None:
     if not isinstance(value, (np.ndarray, np.generic)):
         return None
     array = np.asarray(value)
-    return array if array.dtype.kind in "fiub" else None
+    # Types that numpy does not have itself (8-bit floats say they are floats) are stored as bytes.
+    return array if array.dtype.kind in "fiub" and array.dtype.isbuiltin == 1 else None

@@ -111,6 +111,9 @@ MANY_INITIALIZERS = 2_000
 """From so many on, a session is opened without those steps of the runtime that grow with their
 square. A quantized graph has a scale and a zero point for each tensor."""
 
+_MANY_NODES = 200
+"""From so many on, the runtime takes seconds to find buffers that tensors of open sizes share."""
+
 _MOST_REWRITTEN = 200_000_000
 """Bytes of tensors up to which a model is written once more, to nowhere, while it is opened."""
 _OPTIMIZED_LIMIT_ENTRY = "session.optimized_model_external_initializers_min_size_in_bytes"
@@ -123,7 +126,6 @@ def open_session(
     threads: int | None = None,
     providers: Sequence[str] | None = None,
     memory_arena: bool = False,
-    spinning: bool = False,
     custom_ops: Sequence[str | os.PathLike[str]] = (),
     optimized_to: Path | None = None,
     profile_to: Path | None = None,
@@ -135,18 +137,18 @@ def open_session(
 
     `level` is the graph optimization ("all" is the runtime's default), `threads` None means all
     cores (on a worker of a cluster one), `providers` None means the CPU. The memory arena is off
-    because it never gives memory back. With it or with `spinning`, threads wait in a loop, as the
-    runtime lets them: they answer faster, and take the cores from whatever else works. `custom_ops`
-    are libraries to register. External data is read where it lies; nothing is copied. An IR version
-    that the runtime would not read is lowered for the session only. The runtime writes the graph
-    that it made of the model to the file `optimized_to`, and the times of all nodes to files named
-    `profile_to` and more.
+    because it never gives memory back. With it, threads wait in a loop, as the runtime lets them:
+    they answer faster, and take the cores from whatever else works. `custom_ops` are libraries to
+    register. External data is read where it lies; nothing is copied. An IR version that the runtime
+    would not read is lowered for the session only. The runtime writes the graph that it made of the
+    model to the file `optimized_to`, and the times of all nodes to files named `profile_to` and
+    more.
     `entries` are the runtime's own session options by name. Between quantized activations the
     runtime makes 8-bit weights of float ones, with scales of its own; `float_weights` keeps it
     from that, `as_written` also from merging operators with the quantizers around them.
     """
     chosen = checked_providers(providers)
-    options = _make_options(level, threads, memory_arena, spinning, custom_ops)
+    options = _make_options(level, threads, memory_arena, custom_ops)
     if optimized_to is not None:
         options.optimized_model_filepath = str(optimized_to)
         options.add_session_config_entry(_OPTIMIZED_DATA_ENTRY, f"{optimized_to.name}.data")
@@ -172,6 +174,8 @@ def open_session(
                 raise
     if isinstance(model, onnx.ModelProto):
         return _open(_bytes_of(model), options, chosen)
+    # With the arena it is as users have it: such a session is for its latency.
+    options.enable_mem_reuse = memory_arena or not _has_open_sizes(model)
     return _open_model(model, options, chosen, without, plain_caches=optimized_to is None)
 
 
@@ -266,7 +270,6 @@ def _make_options(
     level: str,
     threads: int | None,
     memory_arena: bool,
-    spinning: bool,
     custom_ops: Sequence[str | os.PathLike[str]],
 ) -> ort.SessionOptions:
     if level not in _LEVELS:
@@ -275,7 +278,7 @@ def _make_options(
     options.log_severity_level = _LOG_SEVERITY
     options.graph_optimization_level = _LEVELS[level]
     options.enable_cpu_mem_arena = memory_arena
-    if not (memory_arena or spinning):
+    if not memory_arena:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     threads = default_threads() if threads is None else threads
     if threads is not None:
@@ -366,6 +369,17 @@ def _open_model(
         with scratch.writing():
             path = _spill(model, scratch.path, plain_caches=plain_caches)
         return _open(str(path), options, providers)
+
+
+def _has_open_sizes(model: ir.Model) -> bool:
+    """Whether a graph is large, and its sizes are those of its inputs.
+
+    Where tensors share no buffers, each is freed behind its last reader all the same.
+    """
+    shapes = [value.shape for value in model.graph.inputs]
+    return len(model.graph) >= _MANY_NODES and any(
+        shape is not None and not shape.is_static() for shape in shapes
+    )
 
 
 def _open_as_file(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from bitwright.numerics.arrays import Arrays
+from bitwright.support.threads import count_cores
 
 __all__ = ["RowReader", "count_threads", "load_rows", "map_rows"]
 
@@ -69,6 +70,4 @@ def count_threads() -> int:
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdigit() and int(asked):
         return min(int(asked), _MAX_THREADS)
-    # What this process may use, not what the machine has, where the system can say so.
-    allowed = getattr(os, "sched_getaffinity", None)
-    return min(len(allowed(0)) if allowed else os.cpu_count() or 1, _MAX_THREADS)
+    return min(count_cores(), _MAX_THREADS)

@@ -9,7 +9,9 @@ replaced before its layer runs is seen by all layers behind it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +25,7 @@ from bitwright.graph import Piece, cut_model, open_session, run_session
 from bitwright.graph.pieces import Extractor
 from bitwright.observe.spool import SharedRow, Spool
 from bitwright.support.files import Closing
+from bitwright.support.threads import count_cores, default_threads
 
 __all__ = ["LayerInputs", "LayerwiseRun", "Pieces", "run_side_by_side"]
 
@@ -166,18 +169,43 @@ class LayerwiseRun(Closing):
         for value in part.graph.inputs:
             if value.type is None:
                 value.type = ir.TensorType(self.spool.data_type(value.name or ""))
-        run = self._open(part)
-        for index in range(self._count):
-            yield run(self.spool.sample(piece.inputs, index))
-
-    def _open(self, part: ir.Model) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+        feeds = (self.spool.sample(piece.inputs, index) for index in range(self._count))
         run = None if self._engine is None else self._engine.open(part)
-        if run is not None:
-            return run
+        return map(run, feeds) if run is not None else self._run_session(part, feeds)
+
+    def _run_session(
+        self, part: ir.Model, samples: Iterable[Mapping[str, Any]]
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield what the runtime makes of samples, two at a time.
+
+        Two runs on half of the cores each take less time than one after the other: much of a piece
+        is too small to be shared by cores.
+        """
+        cores = default_threads() or count_cores()
         # Weights that are put in have been rounded; the runtime must not round them again.
-        # Its threads have nothing to wait for but each other, a few microseconds at a time.
-        session = open_session(part, providers=self._providers, spinning=True, as_written=True)
-        return lambda feeds: run_session(session, {k: _as_numpy(v) for k, v in feeds.items()})
+        # Its threads have nothing to wait for but each other, a few microseconds at a time, and its
+        # arena ends with the piece.
+        session = open_session(
+            part,
+            threads=max(1, cores // 2),
+            providers=self._providers,
+            memory_arena=True,
+            as_written=True,
+        )
+
+        def run(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+            return run_session(session, {name: _as_numpy(v) for name, v in feeds.items()})
+
+        if cores == 1:
+            yield from map(run, samples)
+            return
+        with ThreadPoolExecutor(2) as pool:
+            begun: deque[Future[Mapping[str, Any]]] = deque()
+            for feeds in samples:
+                begun.append(pool.submit(run, feeds))
+                if len(begun) > 2:  # one waits, so that no core does
+                    yield begun.popleft().result()
+            yield from (future.result() for future in begun)
 
     def _drop_unread(self, rest: Sequence[Piece]) -> None:
         needed = {name for piece in rest for name in piece.inputs}

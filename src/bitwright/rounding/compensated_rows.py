@@ -11,6 +11,7 @@ import numpy as np
 from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.block_search import is_worth_compiling
 from bitwright.numerics.compiling import compiled
+from bitwright.numerics.row_reading import map_rows
 
 __all__ = ["RowRounder", "row_rounder"]
 
@@ -21,6 +22,9 @@ _STRIPE = 16
 
 # Columns that compiled code takes through all rows.
 _LANES = 128
+
+# Pairs of rows whose changes are taken over in the time that another loop takes for a number.
+_PAIRS = 8
 
 # What rounding a weight so takes, in grids that it could be tried on in that time.
 _GRIDS = 8
@@ -74,8 +78,13 @@ def _round_compiled(
 ) -> tuple[Any, Any, Any]:
     """Return what `_round` does, up to the order in which it adds."""
     codes, changes = np.empty_like(target), np.empty_like(target)
-    compiled(_round_loop)(
-        target, work, within, scales, zeros, np.float32(highest), codes, changes, _LANES
+    loop, arrays = compiled(_round_loop), (target, work, within, scales, zeros, codes, changes)
+    rows, columns = target.shape
+    map_rows(
+        lambda start, stop: loop(*arrays, np.float32(highest), start, stop, _LANES),
+        columns,
+        rows**2 // _PAIRS,
+        unit=_LANES,
     )
     return codes, changes, target
 
@@ -86,18 +95,20 @@ def _round_loop(
     within: Any,
     scales: Any,
     zeros: Any,
-    highest: Any,
     codes: Any,
     changes: Any,
+    highest: Any,
+    start: int,
+    stop: int,
     lanes: int,
 ) -> None:
-    """Compiled body of `_round_compiled`."""
-    rows, columns = target.shape
+    """Compiled body of `_round_compiled`: columns from `start` to `stop`."""
+    rows = target.shape[0]
     nothing = np.float32(0)
     tile = np.empty((rows, lanes), np.float32)
     value = np.empty(lanes, np.float32)
-    for left in range(0, columns, lanes):
-        width = min(lanes, columns - left)
+    for left in range(start, stop, lanes):
+        width = min(lanes, stop - left)
         for row in range(rows):
             for c in range(width):
                 value[c] = target[row, left + c]

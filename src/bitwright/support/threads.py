@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["default_threads", "limit_threads"]
+import os
+
+__all__ = ["count_cores", "default_threads", "limit_threads"]
 
 _limits: list[int] = []
 
@@ -19,3 +21,13 @@ def default_threads() -> int | None:
     True
     """
     return _limits[0] if _limits else None
+
+
+def count_cores() -> int:
+    """Return the cores that this process may use: not all of a machine's, where it can say so.
+
+    >>> count_cores() >= 1
+    True
+    """
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
