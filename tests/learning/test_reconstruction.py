@@ -7,7 +7,8 @@ import itertools
 import numpy as np
 import onnx_ir as ir
 import pytest
-from support.models import build, node, normal
+from onnx import TensorProto
+from support.models import build, info, node, normal
 
 from bitwright.numerics.types import INT4
 from bitwright.plan import Parameters
@@ -276,3 +277,20 @@ def test_layers_too_wide_for_a_second_moment_keep_their_roundings():
     wide = SampledError.__new__(SampledError)
     assert learner.solve("w", wide, torch.from_numpy(WEIGHT)) is False
     torch.testing.assert_close(learner.hard()["w"], before)
+
+
+def test_samples_are_not_stacked_where_one_input_says_where_to_cut():
+    """Ends of a slice have one element, as the other input has one row; both are no sample."""
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"], name="it"),
+        node("Slice", ["h", "zero", "end", "last"], ["y"], name="cut"),
+    ]
+    constants = {"w": normal(6, 4), "zero": np.int64([0]), "last": np.int64([1])}
+    ends = info("end", [1], TensorProto.INT64)
+    model = ir.serde.deserialize_model(
+        build(nodes, [info("x", [None, 6]), ends], [info("y", [None, None])], constants)
+    )
+    graph = TorchGraph(model.graph, ["y"], opset=17)
+    samples = [sample | {"end": torch.tensor([3])} for sample in inputs(4)]
+    target = SegmentTarget(graph, samples, samples, fixed={})
+    assert (target.rows, len(target.targets)) == (0, 4)

@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import onnx_ir as ir
 import pytest
-from support.models import build, make_cnn, make_transformer, node, weight
+from onnx import TensorProto
+from support.models import build, info, make_cnn, make_transformer, node, weight
 
 from bitwright.learning.segments import find_segments, segments_to_learn
 from bitwright.recipe import AdaRound
@@ -170,3 +171,20 @@ def test_segments_end_at_the_norms_of_the_runtime():
     segments = segments_to_learn(ir.serde.deserialize_model(model), {"first", "second"}, AdaRound())
     assert "norm" not in [name for segment in names(segments) for name in segment]
     assert [segment.first for segment in segments] == ["first", "second"]
+
+
+def test_what_is_computed_behind_the_start_of_a_segment_is_no_input_of_it():
+    """As the embedding of a constant token type, which an exporter writes between two layers."""
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"], "first"),
+        node("Gather", ["table", "places"], ["types"], "lookup"),
+        node("Add", ["h", "types"], ["s"], "sum"),
+        node("MatMul", ["s", "w"], ["y"], "second"),
+    ]
+    constants = {"w": weight(4, 4), "table": weight(3, 4)}
+    inputs = [info("x", [2, 4]), info("places", [2], TensorProto.INT64)]
+    proto = build(nodes, inputs, [info("y", [2, 4])], constants)
+    assert names(blocks_of(proto, {"first", "second"})) == [["first"], ["second"]]
+    nodes[:2] = reversed(nodes[:2])
+    proto = build(nodes, inputs, [info("y", [2, 4])], constants)
+    assert names(blocks_of(proto, {"first", "second"})) == [["first", "sum"], ["second"]]

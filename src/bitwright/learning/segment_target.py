@@ -104,8 +104,9 @@ class SegmentTarget:
         try:
             with torch.no_grad():
                 both = self._graph.run(_cat(self.floats[:2]))
-        except RuntimeError:
-            return 0  # a shape inside of the segment holds for one sample only
+        except (RuntimeError, ValueError, IndexError):
+            # A shape inside of the segment holds for one sample only, or one is fed to it.
+            return 0
         apart = _cat(self.targets[:2])
         for name, tensor in apart.items():
             if both[name].shape != tensor.shape:

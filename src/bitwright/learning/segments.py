@@ -226,13 +226,19 @@ class _Flow:
         places: Iterable[int],
         supported: Callable[[ir.Node], bool],
     ) -> bool:
-        """Whether nodes behind a segment take, of what can change, only what it gives further."""
+        """Whether nodes behind a segment take what it gives further, and what was there before it.
+
+        What else they read must be known before the segment is learned, and may not change.
+        """
         made = {value.name or "" for i in segment for value in self._nodes[i].outputs}
         for place in places:
-            node, changing = self._nodes[place], self._learned.intersection(self._reads[place])
+            node, read = self._nodes[place], set(self._reads[place])
             if node.op_type not in ELEMENTWISE or not supported(node):
                 return False
+            changing = self._learned & read
             if not changing or changing - made:
+                return False
+            if any(self._producer.get(name, -1) > segment[0] for name in read - made):
                 return False
             made.update(value.name or "" for value in node.outputs)
         return True
