@@ -17,10 +17,16 @@ def limit_threads(count: int) -> None:
 def default_threads() -> int | None:
     """Return the threads of a session; None: as many as there are cores.
 
-    >>> default_threads() is None
+    ONNX Runtime counts the cores of the machine, and not those that this process may use: pinned
+    to one of two cores, its threads would take that one from each other while they wait.
+
+    >>> default_threads() in (None, *range(1, os.cpu_count() or 1))
     True
     """
-    return _limits[0] if _limits else None
+    if _limits:
+        return _limits[0]
+    cores = count_cores()
+    return cores if cores < (os.cpu_count() or 1) else None
 
 
 def count_cores() -> int:

@@ -247,6 +247,26 @@ def test_what_is_faster_in_float_is_tried_before_errors_are_measured(monkeypatch
     assert result.evaluations == 2
 
 
+def test_a_plan_that_is_slower_than_float_is_not_evaluated(monkeypatch):
+    """Only what is left of it, once the units that are faster in float are float."""
+
+    def slow_at_first(variants, found, sample):
+        names = [unit.node for unit in found.units]
+        times = {"int8": dict.fromkeys(names, 2.0), "float": dict.fromkeys(names, 4.0)}
+        times["float"][names[0]] = 1.0
+        return costs.UnitCosts(costs=times, fixed=1.0, float_cost=9.0)
+
+    monkeypatch.setattr(candidates, "measure_times", slow_at_first)
+    monkeypatch.setattr(job, "LatencyMeter", timed(2.0))
+    result = tuned(bitwright.load_demo().model_path, purpose="speed")
+    assert result.met
+    assert result.evaluations == 1
+    assert len(result.fallen) == 1
+    [planned] = [point for point in result.points if point is not result.point]
+    assert planned.measured_cost == 4.0
+    assert planned.verdict is None
+
+
 def test_a_model_that_is_slower_than_float_is_searched_for_units_to_leave_float(monkeypatch):
     """Units that are faster in float are also more accurate there: their errors do not matter."""
     monkeypatch.setattr(job, "LatencyMeter", timed(2.0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from bisect import bisect_right
@@ -12,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import msgspec
 import onnx_ir as ir
 
 from bitwright.assess.optimized.graphs import OptimizedModel, name_nodes, read_optimized
@@ -121,17 +121,18 @@ def profile_models(
     threads: int | None = None,
     providers: Sequence[str] | None = None,
     seconds: float = 3.0,
+    most: int = _MAX_RUNS,
 ) -> list[Profile]:
     """Run models alternately under the runtime's profiler; its files are gone afterwards.
 
-    They run for about `seconds` each, three times at least.
+    They run for about `seconds` each, three times at least, and `most` times at most.
     """
     with ScratchFolder("profile") as scratch:
         opened = [
             _Profiled(model, feeds, scratch.path / str(index), threads, providers)
             for index, (model, feeds) in enumerate(zip(models, samples, strict=True))
         ]
-        runs = min(each.affordable_runs for each in opened)
+        runs = min(most, *(each.affordable_runs for each in opened))
         end = time.perf_counter() + seconds * len(opened)
         for run in range(runs + 1):  # the first is not counted
             if run > _MIN_RUNS and time.perf_counter() > end:
@@ -176,8 +177,8 @@ class _Profiled:
         run_session(self._session, self._samples[index % len(self._samples)])
 
     def finish(self) -> Profile:
-        events = json.loads(Path(self._session.end_profiling()).read_text(encoding="utf-8"))
-        times, ran, runs = read_events(events)
+        written = Path(self._session.end_profiling()).read_bytes()
+        times, ran, runs = read_events(_EVENTS.decode(written))
         origins = self._optimized.origins()
         unfused = find_unfused(self._optimized)
         nodes = []
@@ -202,37 +203,60 @@ class _Profiled:
         return Profile(tuple(nodes), runs)
 
 
-def read_events(
-    events: Sequence[dict[str, Any]],
-) -> tuple[dict[str, float], dict[str, Ran], int]:
+class Facts(msgspec.Struct, frozen=True):
+    """What the runtime says of a node that it ran."""
+
+    op_name: str | None = None
+    input_type_shape: list[dict[str, msgspec.Raw]] = []
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One line of the runtime's file; a file has one for each node and run."""
+
+    name: str
+    cat: str = ""
+    ts: float = 0
+    """Microseconds since it began, and the time it took."""
+    dur: float = 0
+    args: Facts = Facts()
+
+
+_EVENTS = msgspec.json.Decoder(list[Event])
+_KERNEL = "_kernel_time"
+
+
+def read_events(events: Sequence[Event]) -> tuple[dict[str, float], dict[str, Ran], int]:
     """Return node -> milliseconds in a run, node -> what ran, and the number of runs.
 
     The first run is left out. A node's time is the median over runs of all it took in each, as the
     body of a loop runs more than once.
 
-    >>> run = {"cat": "Session", "name": "model_run", "dur": 10}
-    >>> facts = {"op_name": "Relu", "input_type_shape": [{"float": [3]}]}
-    >>> node = {"cat": "Node", "name": "a_kernel_time", "args": facts}
-    >>> events = [run | {"ts": 0}, run | {"ts": 20}, node | {"ts": 1, "dur": 9000},
-    ...           node | {"ts": 21, "dur": 2000}, node | {"ts": 25, "dur": 1000}]
+    >>> facts = Facts("Relu", [{"float": msgspec.Raw(b"[3]")}])
+    >>> events = [Event("model_run", "Session", ts, 10) for ts in (0, 20)]
+    >>> events += [Event("a_kernel_time", "Node", *when, facts)
+    ...            for when in ((1, 9000), (21, 2000), (25, 1000))]
     >>> read_events(events)
     ({'a': 3.0}, {'a': Ran(op='Relu', reads='float')}, 1)
     """
-    starts = sorted(event["ts"] for event in events if event["name"] == "model_run")
+    starts = sorted(event.ts for event in events if event.name == "model_run")
     runs = max(len(starts) - 1, 1)
     totals: dict[str, list[float]] = defaultdict(lambda: [0.0] * runs)
-    ran: dict[str, Ran] = {}
+    ran: dict[str, Facts] = {}
     for event in events:
-        if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time"):
+        if event.cat != "Node" or not event.name.endswith(_KERNEL):
             continue
-        run = bisect_right(starts, event["ts"]) - 2
-        facts = event.get("args", {})
-        if run >= 0 and "op_name" in facts:
-            name = event["name"].removesuffix("_kernel_time")
-            totals[name][run] += event["dur"] / 1e3
-            types = facts.get("input_type_shape") or [{}]
-            ran[name] = Ran(facts["op_name"], next(iter(types[0]), ""))
-    return {name: statistics.median(times) for name, times in totals.items()}, ran, runs
+        run = bisect_right(starts, event.ts) - 2
+        if run >= 0 and event.args.op_name is not None:
+            totals[event.name][run] += event.dur / 1e3
+            ran[event.name] = event.args
+    times = {name.removesuffix(_KERNEL): statistics.median(found) for name, found in totals.items()}
+    kinds = {name.removesuffix(_KERNEL): _what_ran(facts) for name, facts in ran.items()}
+    return times, kinds, runs
+
+
+def _what_ran(facts: Facts) -> Ran:
+    types = facts.input_type_shape or [{}]
+    return Ran(facts.op_name or "", next(iter(types[0]), ""))
 
 
 def _kind(node: ir.Node, origin: ir.Node | None, reads: str) -> Kind:

@@ -23,7 +23,9 @@ from bitwright.plan import QuantPlan
 __all__ = ["UnitCosts", "conversion_rate", "measure_bytes", "measure_times"]
 
 _SECONDS = 0.3
-"""How long each model is profiled."""
+"""How long each model is profiled, in three runs at least."""
+_MAX_RUNS = 15
+"""And at most: the file that the runtime writes grows with each."""
 _SIZES = (1 << 14, 1 << 16, 1 << 18)
 """Elements of the tensors that conversions are timed on."""
 MIN_GAIN = 0.1
@@ -49,7 +51,11 @@ def measure_times(variants: NodeVariants, found: UnitErrors, sample: Sample) -> 
     prepared, units = variants.prepared, variants.units
     models = [units.float_model, units.quantized]
     before, after = profile_models(
-        models, [[sample], [sample]], providers=prepared.providers, seconds=_SECONDS
+        models,
+        [[sample], [sample]],
+        providers=prepared.providers,
+        seconds=_SECONDS,
+        most=_MAX_RUNS,
     )
     wanted = {unit.node: unit for unit in found.units}
     times: dict[str, dict[str, float]] = {"int8": {}, "float": {}}
@@ -99,7 +105,7 @@ def conversion_rate(providers: Sequence[str] | None = None) -> float:
     """
     model = _conversions()
     sample = {f"x{size}": np.linspace(-1, 1, size, dtype=np.float32) for size in _SIZES}
-    [profile] = profile_models([model], [[sample]], providers=providers, seconds=0.1)
+    [profile] = profile_models([model], [[sample]], providers=providers, most=_MAX_RUNS)
     times: defaultdict[int, list[float]] = defaultdict(list)
     for node in profile.nodes:
         size = node.name.partition("_")[2]

@@ -284,11 +284,17 @@ class _Job:
                     return before
                 search, passes = before, False
             else:
-                search, base = self._start(candidates, limit, before)
-                passes = base.passes
-                if (passes and self._pays(base)) or not self._clock.has(0):
+                search = self._start(candidates, limit, before)
+                slow = before is None and self._is_slower_than_float(search)
+                if slow and self._test_cheapest(search):
                     return search
-                if not passes and stage == "low" and self._test_cheapest(search):
+                # With fewer units quantized, it failed: the plan as it is would lose no less.
+                failed = slow and search.best is not None
+                passes = not failed and search.test_base().passes
+                if (passes and self._pays(search.base)) or not self._clock.has(0):
+                    return search
+                cheapest_first = stage == "low" and not (passes or slow)
+                if cheapest_first and self._test_cheapest(search):
                     return search
                 if not passes and before is None:
                     search.probe()
@@ -306,10 +312,8 @@ class _Job:
         assert before is not None
         return before
 
-    def _start(
-        self, candidates: Candidates, limit: float, before: Search | None
-    ) -> tuple[Search, Found]:
-        """Begin the search of a plan with the plan as it is."""
+    def _start(self, candidates: Candidates, limit: float, before: Search | None) -> Search:
+        """Begin the search of a plan."""
         search = Search(
             candidates,
             self._evaluator,
@@ -326,10 +330,21 @@ class _Job:
             tested = (*before.points, *before.aside)
             search.aside = [one for one in tested if one.tested is not None]
             search.probes = before.probes
-        return search, search.test_base()
+        return search
+
+    def _is_slower_than_float(self, search: Search) -> bool:
+        """Whether the plan as it is gains no speed: then what it loses need not be known."""
+        static = isinstance(search.candidates, StaticCandidates)
+        if self._request.goal.purpose != "speed" or not static:
+            return False
+        search.measure_cost(search.base)
+        return not self._pays(search.base)
 
     def _test_cheapest(self, search: Search) -> bool:
-        """Whether the model with all units as they are fastest is within the limit."""
+        """Whether the model with all units as they are fastest is within the limit.
+
+        Where that is float in all of them, there is nothing to evaluate.
+        """
         candidates = search.candidates
         if not isinstance(candidates, StaticCandidates) or self._request.goal.purpose != "speed":
             return False

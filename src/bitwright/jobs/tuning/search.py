@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import onnx_ir as ir
 
@@ -106,12 +107,17 @@ class Search:
     """The units that make most of the error as planned; empty: it was not measured."""
     _made: tuple[str, Made] | None = None
 
-    def test_base(self) -> Found:
-        """Evaluate the plan as it is."""
+    @cached_property
+    def base(self) -> Found:
+        """The plan as it is."""
         base = Found(f"{self.candidates.name}/{BASE}", self.candidates, {})
-        self._test(base)
         self.points = [base]
         return base
+
+    def test_base(self) -> Found:
+        """Evaluate the plan as it is."""
+        self._test(self.base)
+        return self.base
 
     def test_cheapest(self) -> bool:
         """Evaluate what costs least, whatever it loses; return whether it is within the limit.
