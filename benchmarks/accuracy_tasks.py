@@ -22,6 +22,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from accuracy_training import DIAMONDS, FASHION, diamonds, fashion, trained
+from boxes import found_objects, match
 from packages import fetch, find
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from text_lines import WORDS, alphabet, decode, make_lines
@@ -174,16 +175,6 @@ def draw_scene(chooser: random.Random, size: int) -> tuple[Image.Image, list[tup
     return scene.filter(ImageFilter.GaussianBlur(chooser.uniform(0, 1))), boxes
 
 
-def overlap(a: Sequence[float], b: Sequence[float]) -> float:
-    """Return the intersection over the union of two boxes."""
-    width = min(a[2], b[2]) - max(a[0], b[0])
-    height = min(a[3], b[3]) - max(a[1], b[1])
-    if width <= 0 or height <= 0:
-        return 0.0
-    both = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1])
-    return width * height / (both - width * height)
-
-
 def text_boxes(outputs: list[np.ndarray]) -> list[tuple[float, ...]]:
     """Return the boxes in a map of text, widened as the detector's authors do."""
     from scipy import ndimage
@@ -200,17 +191,6 @@ def text_boxes(outputs: list[np.ndarray]) -> list[tuple[float, ...]]:
         boxes.append((columns.start - grown, rows.start - grown,
                       columns.stop + grown, rows.stop + grown))  # fmt: skip
     return boxes
-
-
-def match(found: Sequence[Sequence[float]], wanted: Sequence[Sequence[float]]) -> list[int]:
-    """Return how many boxes match, how many were found, and how many there are."""
-    free, hits = list(wanted), 0
-    for box in found:
-        best = max(free, key=lambda other: overlap(box, other), default=None)
-        if best is not None and overlap(box, best) >= 0.5:
-            free.remove(best)
-            hits += 1
-    return [hits, len(found), len(wanted)]
 
 
 def harmonic_mean(grades: np.ndarray) -> float:
@@ -312,23 +292,6 @@ def crop_photographs(count: int, seed: int, *, scored: bool) -> list[Sample]:
         array = array[:, ::-1] if chooser.random() < 0.5 else array
         found.append({"images": np.ascontiguousarray(array.transpose(2, 0, 1)[None], np.float32)})
     return found
-
-
-def found_objects(outputs: list[np.ndarray]) -> list[tuple[float, ...]]:
-    """Return boxes above a score of 0.2, the less sure of two alike left out."""
-    rows = outputs[0][0].T
-    classes, scores = rows[:, 4:].argmax(1), rows[:, 4:].max(1)
-    kept: list[tuple[float, ...]] = []
-    for index in np.argsort(-scores):
-        if scores[index] < 0.2:
-            break
-        x, y, width, height = rows[index, :4].tolist()
-        # Classes lie in places far apart, so that only boxes of the same class overlap.
-        x += 10_000 * int(classes[index])
-        box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-        if all(overlap(box, other) < 0.45 for other in kept):
-            kept.append(box)
-    return kept
 
 
 def detect_bodies(samples: int) -> Task:

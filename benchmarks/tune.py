@@ -30,11 +30,12 @@ import numpy as np
 import onnx
 import onnxruntime
 from accuracy import open_model, time_models
-from accuracy_tasks import MAGIKA, RAPIDOCR, TASKS, Sample
+from accuracy_tasks import MAGIKA, NUDENET, RAPIDOCR, TASKS, Sample, crop_photographs
+from boxes import found_objects
 from measure import HERE, Measured, prepare_for_peer, print_table, run_apart
 from packages import find
 from text_lines import alphabet, make_lines
-from tune_worker import is_right
+from tune_worker import SCORES
 
 import bitwright
 from bitwright.jobs.tuning.splits import split_evaluation
@@ -50,6 +51,8 @@ class Labelled:
     calibration: list[Sample]
     labelled: list[Sample]
     transformer: bool = False
+    score: str = "classes"
+    """What a sample is scored by, of `tune_worker.SCORES`."""
 
 
 def recognizer(samples: int, most: int) -> Labelled:
@@ -83,6 +86,18 @@ def kinds_of_files() -> list[str]:
     return list(settings["target_labels_space"])
 
 
+def yolov8n(samples: int, most: int) -> Labelled:
+    """Return a detector and photographs without labels: what float finds is what shall be found."""
+    path = find(NUDENET, "320n.onnx")
+    session = open_model(path)
+    labelled = [
+        {**sample, "label": np.array(found_objects(session.run(None, sample)), np.float32)}
+        for sample in crop_photographs(min(most, 200), 1, scored=True)
+    ]
+    calibration = crop_photographs(samples, 0, scored=False)
+    return Labelled(onnx.load(path), calibration, labelled, score="objects")
+
+
 MODELS = {
     "magika": classifier("magika", kinds_of_files),
     "recognizer": recognizer,
@@ -90,6 +105,7 @@ MODELS = {
     "orientation": classifier("orientation", lambda: range(4)),
     "fashion-mobilenet": classifier("fashion-mobilenet", lambda: range(10)),
     "fashion-vit": classifier("fashion-vit", lambda: range(10)),
+    "yolov8n": yolov8n,
 }
 
 
@@ -117,12 +133,12 @@ class Row:
     """Evaluations that were made twice in a run which was killed half way."""
 
 
-def scores(path: Path, samples: list[Sample]) -> np.ndarray:
+def scores(path: Path, samples: list[Sample], kind: str) -> np.ndarray:
     session = open_model(path)
     found = []
     for sample in samples:
         feeds = {name: array for name, array in sample.items() if name != "label"}
-        found.append(is_right(session.run(None, feeds)[0], sample["label"]))
+        found.append(SCORES[kind](session.run(None, feeds)[0], sample["label"]))
     return np.array(found)
 
 
@@ -187,10 +203,11 @@ def measure(name: str, options: argparse.Namespace) -> list[Row]:
             "work": str(folder / "work"),
             "drop": options.drop,
             "transformer": task.transformer,
+            "score": task.score,
         }
         plain = folder / "int8.onnx"
         bitwright.quantize(model, plain, data=task.calibration, progress=False)
-        base = scores(model, searched), scores(model, unseen)
+        base = scores(model, searched, task.score), scores(model, unseen, task.score)
         models = {"float": model, "plain int8": plain}
         rows = {"float": Row(name, "float"), "plain int8": Row(name, "plain int8")}
         for tool in ("bitwright", "nncf"):
@@ -218,8 +235,8 @@ def measure(name: str, options: argparse.Namespace) -> list[Row]:
                     row.lost = kill_and_resume(given)
             print(row, flush=True)
         for tool, path in models.items():
-            rows[tool].drop = float(np.mean(base[0] - scores(path, searched)))
-            rows[tool].unseen = float(np.mean(base[1] - scores(path, unseen)))
+            rows[tool].drop = float(np.mean(base[0] - scores(path, searched, task.score)))
+            rows[tool].unseen = float(np.mean(base[1] - scores(path, unseen, task.score)))
             rows[tool].met = rows[tool].drop <= options.drop + 1e-9
         feeds = {n: a for n, a in task.labelled[0].items() if n != "label"}
         times = time_models(models, feeds, options.latency_seconds)

@@ -1,8 +1,11 @@
 """One search of `tune.py`: a JSON object with what to do, as the only argument.
 
-Runs in the environment of either tool, so it imports nothing but what both have. A sample is right
-if the classes that it gets, repeated ones and blanks left out where they are a sequence, are those
-of its label.
+Runs in the environment of either tool, so it imports nothing but what both have. Each session has
+one thread: pinned to a core, those that ONNX Runtime takes for all cores would take it from each
+other, which doubles a peer's CPU time.
+
+A sample is right if the classes that it gets, repeated ones and blanks left out where they are a
+sequence, are those of its label; a picture is as good as its boxes.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from boxes import f1_of_objects
 from measure import report
 
 Sample = dict[str, np.ndarray]
@@ -30,12 +34,16 @@ def is_right(scores: np.ndarray, label: np.ndarray) -> float:
     return float(np.array_equal(best, np.asarray(label).reshape(-1)))
 
 
-def score(outputs: dict[str, np.ndarray], sample: Sample) -> float:
-    return is_right(next(iter(outputs.values())), sample["label"])
+SCORES = {"classes": is_right, "objects": f1_of_objects}
 
 
 def bitwright(task: dict[str, Any], samples: list[Sample], labelled: list[Sample]) -> dict:
     import bitwright
+
+    judge = SCORES[task["score"]]
+
+    def score(outputs: dict[str, np.ndarray], sample: Sample) -> float:
+        return judge(next(iter(outputs.values())), sample["label"])
 
     result = bitwright.tune(
         task["model"],
@@ -60,6 +68,8 @@ def nncf(task: dict[str, Any], samples: list[Sample], labelled: list[Sample]) ->
     import onnx
     import onnxruntime
 
+    judge = SCORES[task["score"]]
+    use_one_thread(onnxruntime.InferenceSession)
     # The part that our search evaluates on; the rest is for the end in both cases.
     validation = [labelled[index] for index in task["evaluation"]]
     calls = 0
@@ -73,7 +83,7 @@ def nncf(task: dict[str, Any], samples: list[Sample], labelled: list[Sample]) ->
         found = []
         for item in items:
             feeds = {name: array for name, array in item.items() if name != "label"}
-            found.append(is_right(session.run(None, feeds)[0], item["label"]))
+            found.append(judge(session.run(None, feeds)[0], item["label"]))
         return float(np.mean(found)), found
 
     quantized = nncf.quantize_with_accuracy_control(
@@ -88,6 +98,20 @@ def nncf(task: dict[str, Any], samples: list[Sample], labelled: list[Sample]) ->
     )
     onnx.save(quantized, task["output"])
     return {"evaluations": calls}
+
+
+def use_one_thread(sessions: Any) -> None:
+    """Let all sessions have one thread, those too that a tool opens."""
+    import onnxruntime
+
+    open_with = sessions.__init__
+
+    def open_one(self: Any, model: Any, sess_options: Any = None, *rest: Any, **more: Any) -> None:
+        options = onnxruntime.SessionOptions() if sess_options is None else sess_options
+        options.intra_op_num_threads = 1
+        open_with(self, model, options, *rest, **more)
+
+    sessions.__init__ = open_one
 
 
 TOOLS = {"bitwright": bitwright, "nncf": nncf}

@@ -22,8 +22,8 @@ ORDER = tuple(int(n) for n in np.random.default_rng(3).permutation(COUNT))
 class Session:
     """A model that gives its input back, wrong for every so many of them, and counts its runs."""
 
-    def __init__(self, wrong_every=None):
-        self.runs, self.wrong_every = 0, wrong_every
+    def __init__(self, wrong_every=None, wrong=()):
+        self.runs, self.wrong_every, self.wrong = 0, wrong_every, wrong
 
     def get_outputs(self):
         return [SimpleNamespace(name="y", type="tensor(float)")]
@@ -32,6 +32,7 @@ class Session:
         self.runs += 1
         number = int(feeds["x"][0, 0])
         wrong = self.wrong_every is not None and number % self.wrong_every == 0
+        wrong = wrong or number in self.wrong
         return [np.array([number % 2 if not wrong else 2.0])]
 
 
@@ -116,6 +117,95 @@ def test_agreement_needs_no_labels_and_counts_what_changed():
     tested = evaluator(journal(), metric).test("a", lambda: opened, 1.0, in_one=True)
     assert tested.drop.mean == pytest.approx(1 / 4)
     assert open_metric("agreement").against_float
+
+
+def test_what_an_earlier_model_lost_comes_first_and_is_counted():
+    """Six samples are lost where four may be: they are enough, once they are known."""
+    judge, lost = evaluator(journal()), range(0, COUNT, 60)
+    first, second = Session(wrong=lost), Session(wrong=lost)
+    slow = judge.test("first", lambda: Runnable(first, None), 0.0125)
+    quick = judge.test("second", lambda: Runnable(second, None), 0.0125)
+    assert slow.verdict == quick.verdict == "fail"
+    assert quick.drop.at_least and quick.drop.mean > 0.0125
+    assert quick.drop.is_sure(0.0125)
+    assert first.runs == COUNT
+    assert second.runs == quick.drop.samples <= COUNT // 8 + 6
+
+
+def test_samples_that_float_is_unsure_of_come_first():
+    def scores(model, feeds):
+        number = int(feeds["x"][0, 0])
+        margin = 0.01 if number % 60 == 0 else 1.0
+        best = number % 2 if model.wrong_every is None or number % 60 else 1 - number % 2
+        return [np.array([[margin, 0.0] if best == 0 else [0.0, margin]], np.float32)]
+
+    class Classes(Session):
+        def run(self, names, feeds, *_):
+            self.runs += 1
+            return scores(self, feeds)
+
+    def correct(outputs, sample):
+        return float(outputs["y"].argmax() == sample["label"])
+
+    judge = evaluator(journal(), Metric("correct", correct), Classes())
+    bad = Classes(wrong_every=60)
+    tested = judge.test("bad", lambda: Runnable(bad, None), 0.0125)
+    assert tested.verdict == "fail" and tested.drop.at_least
+    assert bad.runs <= COUNT // 8 + 6
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_counting_never_contradicts_all_samples(seed):
+    """Whatever float gets wrong and the model gains, and wherever that is."""
+    random = np.random.default_rng(seed)
+    limit = float(random.choice([0.0, 0.01, 0.03]))
+
+    def some(share):
+        return set(np.flatnonzero(random.random(COUNT) < share).tolist())
+
+    missed, wrong = some(random.choice([0, 0.05, 0.3])), some(0.03)
+    judge = evaluator(journal(), session=Session(wrong=missed))
+    for name in ("first", "second"):
+        # What float gets wrong, this may get right.
+        wrong = (wrong | some(0.01)) ^ (missed & some(0.5))
+        tested = judge.test(name, lambda wrong=wrong: Runnable(Session(wrong=wrong), None), limit)
+        drop = (len(wrong) - len(missed)) / COUNT
+        if tested.drop.at_least:
+            assert drop > limit
+            assert tested.drop.samples < COUNT
+
+
+def test_what_other_samples_may_gain_is_counted_as_gained():
+    """The second model loses the same six, and gains as many that float got wrong."""
+    lost, missed = set(range(0, COUNT, 60)), set(range(1, COUNT, 60))
+    judge = evaluator(journal(), session=Session(wrong=missed))
+    first = judge.test("first", lambda: Runnable(Session(wrong=lost | missed), None), 0.0125)
+    second = judge.test("second", lambda: Runnable(Session(wrong=lost), None), 0.0125)
+    assert first.verdict == "fail"
+    assert second.verdict == "pass"
+    assert second.drop.mean == 0
+
+
+def test_without_a_largest_score_nothing_is_counted():
+    """Another sample could gain what these lost."""
+    metric = Metric("size", lambda outputs, sample: 0.5 + right(outputs, sample))
+    judge, lost = evaluator(journal(), metric), range(0, COUNT, 60)
+    for name in ("first", "second"):
+        session = Session(wrong=lost)
+        tested = judge.test(name, lambda session=session: Runnable(session, None), 0.0125)
+        assert tested.verdict == "fail" and not tested.drop.at_least
+        assert session.runs == COUNT
+
+
+def test_counted_samples_are_not_run_again():
+    kept, lost = journal(), range(0, COUNT, 60)
+    sessions = [Session(wrong=lost) for _ in range(3)]
+    evaluator_ = evaluator(kept)
+    for name, session in zip("abb", sessions, strict=True):
+        limit = 0.0125 if session is not sessions[2] else 6 / COUNT
+        tested = evaluator_.test(name, lambda session=session: Runnable(session, None), limit)
+    assert tested.verdict == "pass"
+    assert sessions[1].runs + sessions[2].runs == tested.drop.samples == COUNT
 
 
 @pytest.mark.parametrize("count", [32, 100, 1000])

@@ -54,6 +54,8 @@ class Drop:
     """The standard error of the mean; NaN: not known."""
     step: float = 0.0
     """The largest change of one sample."""
+    at_least: bool = False
+    """Whether more may be lost: samples that are likely to change were counted, and no others."""
 
     @property
     def interval(self) -> Interval | None:
@@ -82,6 +84,8 @@ class Drop:
 
     def is_sure(self, limit: float) -> bool:
         """Whether the limit lies outside the interval."""
+        if self.at_least:
+            return self.mean > limit
         found = self.interval
         return found is not None and not found.low <= limit <= found.high
 

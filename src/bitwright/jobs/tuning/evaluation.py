@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -23,15 +24,19 @@ from bitwright.data import Sample
 from bitwright.data.labelled import ArrayStore, LabelledSamples
 from bitwright.graph import PortableModel, open_session, run_session
 from bitwright.jobs.tuning.journal import Journal
-from bitwright.jobs.tuning.metrics import Metric, Outputs
+from bitwright.jobs.tuning.metrics import Metric, Outputs, margin_of
 from bitwright.support.engines import LOCAL, Engine, Workers
 
 __all__ = ["Evaluator", "Outcome", "Runnable"]
 
 FOLDS = 20
+MARGIN_SHARE = 1 / 8
+"""The share of the samples that counts as hard for a small margin of float."""
+MAX_HARD = 1 / 2
+"""The largest share of the samples that may be hard: then it is no use to begin with them."""
 _KEPT_BYTES = 512 << 20
 """Outputs that are kept in memory; more are on disk."""
-FLOAT = "float"
+FLOAT, _HARD = "float", "hard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,8 @@ class Evaluator:
         self._journal, self._part = journal, part
         self._open_float = open_float
         self._expected = ArrayStore(memory_budget=_KEPT_BYTES)
+        self._lost: dict[str, set[int]] = {}
+        """Model -> samples that it scored worse than float."""
         self.runs = 0
         """How many models were run on samples."""
         self.seconds = 0.0
@@ -125,6 +132,11 @@ class Evaluator:
     ) -> Outcome:
         """Say whether a model is within the limit, from as few samples as that takes.
 
+        The samples are in random order, so that a part of them tells about all. Where the first
+        look leaves it open, those that are likely to change come next: by themselves they say
+        nothing of the others, but where they lose more than all samples together may, the
+        model is beyond the limit for sure.
+
         `in_one` looks at all samples, and only once, `first_look` only at the first of them: then
         the verdict may be "open". `may_go_on` hears how long the next look will
         take, and may stop the evaluation before it.
@@ -145,6 +157,10 @@ class Evaluator:
             tested = Outcome(found, found.verdict(limit, last=size == len(self), bound=bound))
             if tested.verdict != "open":
                 break
+            if size == looks[0][0] and len(looks) > 1:
+                counted = run.count_losses(limit, may_go_on)
+                if counted is not None:
+                    return Outcome(counted, "fail")
         assert tested is not None
         return tested
 
@@ -166,11 +182,44 @@ class Evaluator:
 
     def _score_float(self) -> list[float]:
         """Run the float model on all samples; nothing of its outputs is kept."""
+        scores, margins = [], []
         with self.open(self._open_float()) as workers:
-            return [
-                self._metric.score(found, self.sample(index), None)
-                for index, found in enumerate(self.outputs(workers, 0, len(self)))
-            ]
+            for index, found in enumerate(self.outputs(workers, range(len(self)))):
+                sample = self.sample(index)
+                scores.append(self._metric.score(found, sample, None))
+                margins.append(margin_of(found, sample))
+        self._journal[f"{self._part}/{FLOAT}/margins"] = margins
+        return scores
+
+    # Samples that are likely to change --------------------------------------------------------
+
+    def note_scores(self, name: str, scores: Mapping[int, float]) -> None:
+        """Remember what a model lost: others of the same plan will lose there, too."""
+        before = self._float_scores(len(self))
+        lost = {index for index, score in scores.items() if score < before[index]}
+        self._lost.setdefault(name, set()).update(lost)
+
+    def best_score(self) -> float | None:
+        """Return the most that a sample can score; None: that is not known.
+
+        A function of which all scores of float are 0 or 1 is taken to give nothing else.
+        """
+        if self._metric.most is not None:
+            return self._metric.most
+        values = {self._metric.sign * score for score in self._float_scores(len(self))}
+        if values <= {0.0, 1.0} and self._metric.sign > 0:
+            return 1.0
+        return 0.0 if values <= {0.0, 1.0} else None
+
+    def hard_samples(self, most: float) -> list[int]:
+        """Return the samples that are likely to change, or may gain, in the order to try them."""
+        before = self._float_scores(len(self))
+        lost = Counter(index for found in self._lost.values() for index in found)
+        margins = self._journal.get(f"{self._part}/{FLOAT}/margins") or []
+        known = [(margin, index) for index, margin in enumerate(margins) if margin is not None]
+        close = [index for _, index in sorted(known)[: math.ceil(MARGIN_SHARE * len(self))]]
+        may_gain = [index for index, score in enumerate(before) if score < most]
+        return list(dict.fromkeys([*(index for index, _ in lost.most_common()), *close, *may_gain]))
 
     def _float_set(self, size: int) -> tuple[float, list[float]]:
         """Return the score of the float model on the first samples, and without each fold."""
@@ -205,7 +254,7 @@ class Evaluator:
         """Compute what the float model gives for the first samples."""
         if len(self._expected) < size:
             with self.open(self._open_float()) as workers:
-                for found in self.outputs(workers, len(self._expected), size):
+                for found in self.outputs(workers, range(len(self._expected), size)):
                     self._expected.append(found)
 
     # Runs -------------------------------------------------------------------------------------
@@ -214,14 +263,18 @@ class Evaluator:
         """Return workers that run a model."""
         return self._engine.open(_output_runner, runnable)
 
-    def outputs(self, workers: Workers, start: int, stop: int) -> Iterator[Outputs]:
-        """Yield what a model gives for the samples of a range, and count the time they take."""
-        seconds, begun = 0.0, time.perf_counter()
-        for found in workers.stream(self.feeds(index) for index in range(start, stop)):
-            seconds += time.perf_counter() - begun
-            yield found
-            begun = time.perf_counter()
-        self.note_time(seconds, stop - start)
+    def outputs(self, workers: Workers, places: Sequence[int]) -> Iterator[Outputs]:
+        """Yield what a model gives for samples, by their places, and count the time they take."""
+        seconds, count, begun = 0.0, 0, time.perf_counter()
+        try:
+            for found in workers.stream(self.feeds(index) for index in places):
+                seconds += time.perf_counter() - begun
+                count += 1
+                yield found
+                begun = time.perf_counter()
+        finally:
+            if count:
+                self.note_time(seconds, count)
 
     # The samples ------------------------------------------------------------------------------
 
@@ -253,7 +306,7 @@ class _Run:
         self._opened: Runnable | None = None
         self._outputs = ArrayStore(memory_budget=_KEPT_BYTES)
 
-    def _key(self, size: int) -> str:
+    def _key(self, size: int | str) -> str:
         return f"{self._evaluator._part}/{self._name}/{size}"
 
     def knows(self, size: int) -> bool:
@@ -267,8 +320,50 @@ class _Run:
         if known is None:
             known = self._measure(size)
             owner._journal[self._key(size)] = known
+        if known["scores"] is not None and owner._metric.scope == "sample":
+            owner.note_scores(self._name, dict(enumerate(known["scores"])))
         error = math.nan if known["error"] is None else known["error"]
         return Drop(size, known["drop"], error, known["step"])
+
+    def count_losses(self, limit: float, may_go_on: Callable[[float], bool]) -> Drop | None:
+        """Return the least that is lost on all samples, if that is beyond the limit already.
+
+        Samples that are likely to change are run one after the other. What all others could gain
+        at most is taken as gained, so that no order of them makes this wrong.
+        """
+        owner = self._evaluator
+        most = owner.best_score() if owner._metric.scope == "sample" else None
+        if most is None:
+            return None
+        count = len(owner)
+        before = owner._float_scores(count)
+        fair = dict(enumerate(self._known_scores(count)))
+        scores = fair | self._known_hard()
+        hard = [index for index in owner.hard_samples(most) if index not in scores]
+        if len(hard) > MAX_HARD * count:
+            return None
+        lost = sum(before[index] - score for index, score in scores.items())
+        gained = sum(most - before[index] for index in range(count) if index not in scores)
+        allowed = limit * count
+        if lost - gained <= allowed and may_go_on((owner.sample_seconds or 0.0) * len(hard)):
+            found = {}
+            for index, score in zip(hard, self._scores_of(hard), strict=False):
+                found[index] = score
+                lost += before[index] - score
+                gained -= most - before[index]
+                if lost - gained > allowed:
+                    break
+            scores |= found
+            owner._journal[self._key(_HARD)] = {
+                str(index): score for index, score in (self._known_hard() | found).items()
+            }
+            owner.note_scores(self._name, found)
+        least = (lost - gained) / count
+        if least <= limit:
+            return None
+        # The first samples are a fair part of all: where they lost more, that is the better guess.
+        share = sum(before[index] - score for index, score in fair.items()) / len(fair)
+        return Drop(len(scores), max(share, least), math.nan, at_least=True)
 
     def _measure(self, size: int) -> dict[str, Any]:
         owner = self._evaluator
@@ -279,19 +374,31 @@ class _Run:
             return _record(_drop_of_models(size, before, after), after)
         if metric.scope == "set":
             whole, parts = owner._float_set(size)
-            for output in self._outputs_of(len(self._outputs), size):
+            for output in self._outputs_of(range(len(self._outputs), size)):
                 self._outputs.append(output)
             found, folds = owner.score_folds([self._outputs[index] for index in range(size)])
             lost = [one - other for one, other in zip(parts, folds, strict=True)]
             return _record(drop_of_folds(size, whole - found, lost, whole), None)
-        scores = self._known_scores(size)
-        if metric.against_float and len(scores) < size:
-            owner.expect(size)
-        first = len(scores)
-        for index, output in enumerate(self._outputs_of(first, size), start=first):
-            expected = owner.expected(index) if metric.against_float else None
-            scores.append(metric.score(output, owner.sample(index), expected))
+        known = self._known_hard() | dict(enumerate(self._known_scores(size)))
+        left = [index for index in range(size) if index not in known]
+        known |= dict(zip(left, self._scores_of(left), strict=True))
+        scores = [known[index] for index in range(size)]
         return _record(drop_of_pairs(owner._float_scores(size), scores), scores)
+
+    def _scores_of(self, places: Sequence[int]) -> Iterator[float]:
+        """Yield the scores of samples, by their places."""
+        owner = self._evaluator
+        metric = owner._metric
+        if metric.against_float and places:
+            owner.expect(max(places) + 1)
+        for index, output in zip(places, self._outputs_of(places), strict=True):
+            expected = owner.expected(index) if metric.against_float else None
+            yield metric.score(output, owner.sample(index), expected)
+
+    def _known_hard(self) -> dict[int, float]:
+        """Return the scores of samples that were run before others."""
+        known = self._evaluator._journal.get(self._key(_HARD)) or {}
+        return {int(index): score for index, score in known.items()}
 
     def _known_scores(self, size: int) -> list[float]:
         """Return the scores of the largest look before this one."""
@@ -302,11 +409,11 @@ class _Run:
                 return list(known["scores"])
         return []
 
-    def _outputs_of(self, start: int, stop: int) -> Iterator[Outputs]:
-        """Yield what the model gives for the samples of a range."""
-        if start < stop:
+    def _outputs_of(self, places: Sequence[int]) -> Iterator[Outputs]:
+        """Yield what the model gives for samples, by their places."""
+        if places:
             with self._evaluator.open(self._open()) as workers:
-                yield from self._evaluator.outputs(workers, start, stop)
+                yield from self._evaluator.outputs(workers, places)
 
     def _open(self) -> Runnable:
         if self._opened is None:

@@ -20,7 +20,7 @@ from bitwright.assess.judge.kinds import choose_kind, class_axis
 from bitwright.data.labelled import LABEL
 from bitwright.errors import DataError, RecipeError, did_you_mean
 
-__all__ = ["METRICS", "Metric", "Scope", "open_metric"]
+__all__ = ["METRICS", "Metric", "Scope", "margin_of", "open_metric"]
 
 Array = npt.NDArray[Any]
 Outputs = Mapping[str, Array]
@@ -47,6 +47,8 @@ class Metric:
     against_float: bool = False
     """Whether it compares with what the float model gave."""
     needs_label: bool = False
+    most: float | None = None
+    """The most that a sample can score; None: not known."""
 
     @property
     def identity(self) -> str:
@@ -157,6 +159,25 @@ def _class_scores(outputs: Outputs, sample: Mapping[str, Any]) -> tuple[Array, i
     )
 
 
+def margin_of(outputs: Outputs, sample: Mapping[str, Any]) -> float | None:
+    """Return how far the best class is ahead of the next, in the row where that is least.
+
+    None where no output has scores of classes.
+
+    >>> margin_of({"y": np.array([[0.2, 0.7, 0.1]], np.float32)}, {})
+    0.5
+    """
+    try:
+        scores, axis = _class_scores(outputs, sample)
+    except DataError:
+        return None
+    rows = np.moveaxis(scores, axis, -1).reshape(-1, scores.shape[axis])
+    if rows.shape[1] < 2:
+        return None
+    next_best, best = np.partition(rows, -2, axis=1)[:, -2:].T
+    return round(float(np.min(best - next_best)), 6)
+
+
 def _label_of(sample: Mapping[str, Any]) -> Array:
     known = [name for name in _LABEL_NAMES if name in sample]
     if not known:
@@ -246,11 +267,11 @@ def _likelihood(outputs: Outputs, sample: Mapping[str, Any]) -> float:
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("top1", _top1, needs_label=True),
-        Metric("top5", _top5, needs_label=True),
-        Metric("agreement", _agreement, against_float=True),
-        Metric("cosine", _cosine, against_float=True),
-        Metric("closeness", _closeness, against_float=True),
+        Metric("top1", _top1, needs_label=True, most=1.0),
+        Metric("top5", _top5, needs_label=True, most=1.0),
+        Metric("agreement", _agreement, against_float=True, most=1.0),
+        Metric("cosine", _cosine, against_float=True, most=1.0),
+        Metric("closeness", _closeness, against_float=True, most=1.0),
         Metric("likelihood", _likelihood),
     )
 }

@@ -36,16 +36,20 @@ class MetricDrop:
     drop: float
     interval: Interval | None
     samples: int
+    at_least: bool = False
+    """Whether more may be lost: the samples that are likely to change were counted alone, and lost
+    more than all together may."""
 
     @classmethod
     def of(cls, found: Drop) -> MetricDrop:
         """Return what an evaluation found."""
-        return cls(found.mean, found.interval, found.samples)
+        return cls(found.mean, found.interval, found.samples, found.at_least)
 
     def describe(self) -> str:
         """Return the drop in a few words."""
         spread = "" if self.interval is None else f" ({self.interval})"
-        return f"{self.drop:.3g}{spread} on {counted(self.samples, 'sample')}"
+        least = "at least " if self.at_least else ""
+        return f"{least}{self.drop:.3g}{spread} on {counted(self.samples, 'sample')}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
