@@ -393,36 +393,37 @@ def windows_of(audio: np.ndarray) -> np.ndarray:
     return np.concatenate([before, cut], axis=1)
 
 
+def mix_speech(count: int, seed: int, voices: list[np.ndarray]) -> tuple[list[Sample], np.ndarray]:
+    """Return voices in noise, and which of their windows have speech."""
+    random_ = np.random.default_rng(seed)
+    found, labels = [], []
+    for _ in range(count):
+        clean = np.zeros(WINDOWS * WINDOW, np.float32)
+        voice = voices[random_.integers(len(voices))]
+        voice = voice[: len(clean) // 2] / np.abs(voice).max()
+        start = random_.integers(0, len(clean) - len(voice))
+        clean[start : start + len(voice)] = voice
+        # Noise between white and brown, below or above the voice.
+        spectrum = np.fft.rfft(random_.normal(0, 1, len(clean)))
+        spectrum[1:] /= np.arange(1, len(spectrum)) ** random_.uniform(0, 1)
+        noise = np.fft.irfft(spectrum)
+        level = np.std(voice) * 10 ** (-random_.uniform(-8, 12) / 20)
+        audio = clean + noise / np.std(noise) * level
+        energy = np.square(clean).reshape(WINDOWS, WINDOW).mean(1)
+        labels.append(energy > 1e-3 * energy.max())
+        audio *= random_.uniform(0.1, 0.9) / np.abs(audio).max()
+        state = np.zeros((1, 1, 128), np.float32)
+        inputs = windows_of(audio.astype(np.float32))
+        found.append({"input": inputs, "h": state, "c": state.copy()})
+    return found, np.array(labels)
+
+
 def detect_speech(samples: int) -> Task:
     spoken = recordings()
-
-    def mix(count: int, seed: int, voices: list[np.ndarray]) -> tuple[list[Sample], np.ndarray]:
-        random_ = np.random.default_rng(seed)
-        found, labels = [], []
-        for _ in range(count):
-            clean = np.zeros(WINDOWS * WINDOW, np.float32)
-            voice = voices[random_.integers(len(voices))]
-            voice = voice[: len(clean) // 2] / np.abs(voice).max()
-            start = random_.integers(0, len(clean) - len(voice))
-            clean[start : start + len(voice)] = voice
-            # Noise between white and brown, below or above the voice.
-            spectrum = np.fft.rfft(random_.normal(0, 1, len(clean)))
-            spectrum[1:] /= np.arange(1, len(spectrum)) ** random_.uniform(0, 1)
-            noise = np.fft.irfft(spectrum)
-            level = np.std(voice) * 10 ** (-random_.uniform(-8, 12) / 20)
-            audio = clean + noise / np.std(noise) * level
-            energy = np.square(clean).reshape(WINDOWS, WINDOW).mean(1)
-            labels.append(energy > 1e-3 * energy.max())
-            audio *= random_.uniform(0.1, 0.9) / np.abs(audio).max()
-            state = np.zeros((1, 1, 128), np.float32)
-            inputs = windows_of(audio.astype(np.float32))
-            found.append({"input": inputs, "h": state, "c": state.copy()})
-        return found, np.array(labels)
-
-    evaluation, labels = mix(40, 1, spoken[1::2])
+    evaluation, labels = mix_speech(40, 1, spoken[1::2])
     return Task(
         onnx.load(find(WHISPER, "silero_vad_v6.onnx")),
-        mix(samples, 0, spoken[::2])[0],
+        mix_speech(samples, 0, spoken[::2])[0],
         evaluation,
         "area under ROC",
         lambda outputs: outputs[0].reshape(-1),

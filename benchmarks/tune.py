@@ -30,7 +30,17 @@ import numpy as np
 import onnx
 import onnxruntime
 from accuracy import open_model, time_models
-from accuracy_tasks import MAGIKA, NUDENET, RAPIDOCR, TASKS, Sample, crop_photographs
+from accuracy_tasks import (
+    MAGIKA,
+    NUDENET,
+    RAPIDOCR,
+    TASKS,
+    WHISPER,
+    Sample,
+    crop_photographs,
+    mix_speech,
+    recordings,
+)
 from boxes import found_objects
 from measure import HERE, Measured, prepare_for_peer, print_table, run_apart
 from packages import find
@@ -98,6 +108,17 @@ def yolov8n(samples: int, most: int) -> Labelled:
     return Labelled(onnx.load(path), calibration, labelled, score="objects")
 
 
+def silero_vad(samples: int, most: int) -> Labelled:
+    spoken = recordings()
+    found, labels = mix_speech(most, 1, spoken[1::2])
+    return Labelled(
+        onnx.load(find(WHISPER, "silero_vad_v6.onnx")),
+        mix_speech(samples, 0, spoken[::2])[0],
+        [{**sample, "label": label} for sample, label in zip(found, labels, strict=True)],
+        score="windows",
+    )
+
+
 MODELS = {
     "magika": classifier("magika", kinds_of_files),
     "recognizer": recognizer,
@@ -105,6 +126,7 @@ MODELS = {
     "orientation": classifier("orientation", lambda: range(4)),
     "fashion-mobilenet": classifier("fashion-mobilenet", lambda: range(10)),
     "fashion-vit": classifier("fashion-vit", lambda: range(10)),
+    "silero-vad": silero_vad,
     "yolov8n": yolov8n,
 }
 

@@ -5,7 +5,7 @@ one thread: pinned to a core, those that ONNX Runtime takes for all cores would 
 other, which doubles a peer's CPU time.
 
 A sample is right if the classes that it gets, repeated ones and blanks left out where they are a
-sequence, are those of its label; a picture is as good as its boxes.
+sequence, are those of its label; a picture is as good as its boxes, a recording as its windows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,12 @@ def is_right(scores: np.ndarray, label: np.ndarray) -> float:
     return float(np.array_equal(best, np.asarray(label).reshape(-1)))
 
 
-SCORES = {"classes": is_right, "objects": f1_of_objects}
+def right_windows(scores: np.ndarray, label: np.ndarray) -> float:
+    """Return the share of windows that are taken for speech or silence as they should be."""
+    return float(np.mean((scores.reshape(-1) > 0.5) == label))
+
+
+SCORES = {"classes": is_right, "objects": f1_of_objects, "windows": right_windows}
 
 
 def bitwright(task: dict[str, Any], samples: list[Sample], labelled: list[Sample]) -> dict:

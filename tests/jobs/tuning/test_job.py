@@ -12,7 +12,7 @@ import pytest
 import bitwright
 from bitwright import MSE
 from bitwright.errors import DataError, RecipeError, TargetError
-from bitwright.jobs.tuning import candidates, costs, job, search
+from bitwright.jobs.tuning import candidates, costs, job, search, units
 from bitwright.jobs.tuning.latency import Timing
 
 UNEVEN = Path(__file__).parents[2] / "fixtures" / "uneven_digits.onnx"
@@ -276,6 +276,15 @@ def test_a_model_that_is_slower_than_float_is_searched_for_units_to_leave_float(
     assert len(result.points) > 1
     assert all(point.error is None for point in result.points)
     assert "the float model is as fast" in " ".join(result.notes)
+
+
+def test_a_model_with_more_nodes_than_are_measured_can_still_be_float(monkeypatch, tmp_path):
+    """Where nothing quantized is within the drop, nothing stays quantized."""
+    monkeypatch.setattr(units, "MAX_UNITS", 3)
+    result = tuned(purpose="size", max_drop=0.0, output=tmp_path / "out.onnx")
+    assert result.is_float and not result.met
+    assert result.point.verdict == "pass" and result.point.measured.drop == 0
+    assert accuracy(tmp_path / "out.onnx") == accuracy(UNEVEN)
 
 
 def test_without_time_the_best_so_far_is_the_result(tmp_path):

@@ -251,7 +251,7 @@ class StaticCandidates:
             return self._base
         prepared, plan = self.prepared, self.plan
         if states:
-            plan = with_states(prepared, plan, self.units, states)
+            plan = with_states(prepared, plan, self._changed(states), states)
         if plan.recipe != prepared.recipe:
             # Other types may need another opset, and then the prepared model is another.
             prepared = open_for_plan(prepared.source, plan, self.providers)
@@ -266,6 +266,19 @@ class StaticCandidates:
         if not states:
             self._base = made
         return made
+
+    def _changed(self, states: Mapping[str, str]) -> list[Unit]:
+        """Return the units; with the last of them, what was not told apart becomes float, too.
+
+        Else a model with more nodes than are measured could never be float, whatever it loses.
+        """
+        units = list(self.units)
+        if any(states.get(unit.node) != "float" for unit in units):
+            return units
+        known = {node for unit in units for node in unit.nodes}
+        rest = (name for name, node in self.plan.nodes.items() if node.quantized)
+        nodes = (*units[-1].nodes, *(name for name in rest if name not in known))
+        return [*units[:-1], msgspec.structs.replace(units[-1], nodes=nodes)]
 
     def probes(self) -> Mapping[str, Callable[[], Runnable]]:
         """Return models in which only weights, or only activations, are quantized."""
