@@ -196,6 +196,10 @@ def find_cause(record: Record, by_key: dict[tuple[str, str, int, str, str], Reco
     return _COARSE.get(record.verb, "unknown")
 
 
+_NORM_OPSET = 17
+"""The first opset with LayerNormalization."""
+
+
 def find_differences(records: Sequence[Record]) -> list[tuple[Record, Record]]:
     """Return pairs of results from two exporters that differ by more than the bar."""
     groups: dict[tuple[str, str], dict[str, Record]] = defaultdict(dict)
@@ -214,10 +218,21 @@ def find_differences(records: Sequence[Record]) -> list[tuple[Record, Record]]:
 
 def _differences(records: Sequence[Record]) -> str:
     rows = [
-        (one.architecture, one.verb, f"{one.sqnr:.1f}", f"{two.sqnr:.1f}")
+        (one.architecture, one.verb, f"{one.sqnr:.1f}", f"{two.sqnr:.1f}", why_different(one, two))
         for one, two in find_differences(records)
     ]
-    return _table(("architecture", "verb", "torchscript", "dynamo"), rows)
+    return _table(("architecture", "verb", "torchscript", "dynamo", "cause"), rows)
+
+
+def why_different(one: Record, two: Record) -> str:
+    """Return what makes two exports of a network differ, as far as it is known."""
+    older = min(one, two, key=lambda record: record.opset)
+    if older.opset < _NORM_OPSET <= max(one.opset, two.opset):
+        return (
+            f"opset {older.opset} ({older.exporter}) has no LayerNormalization: its steps are "
+            "rounded one by one"
+        )
+    return "unknown"
 
 
 def _not_exported(records: Sequence[Record]) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from zoo.journal import Journal, Record, write_records
-from zoo.table import find_cause, find_differences, find_whole, make_table
+from zoo.table import find_cause, find_differences, find_whole, make_table, why_different
 from zoo.verbs import VERBS
 
 
@@ -15,6 +17,12 @@ def test_exporters_that_differ_by_more_than_a_decibel_are_found():
     pair = [record(sqnr=30.0), record("dynamo", sqnr=28.5)]
     assert find_differences(pair) == [tuple(pair)]
     assert find_differences([record(sqnr=30.0), record("dynamo", sqnr=29.5)]) == []
+
+
+def test_a_difference_is_explained_by_an_opset_without_layer_norms():
+    older, newer = record(sqnr=28.0), record("dynamo", sqnr=30.0)
+    assert why_different(older, newer) == "unknown"
+    assert "opset 13 (torchscript)" in why_different(replace(older, opset=13), newer)
 
 
 def test_errors_of_float_rounding_alone_do_not_count_as_different():
