@@ -100,10 +100,12 @@ def digest_of(content: bytes) -> str:
 
 
 def open_session(
-    path: Path, entries: Mapping[str, str] | None = None
+    path: Path, entries: Mapping[str, str] | None = None, *, optimized: bool = True
 ) -> onnxruntime.InferenceSession:
-    """Load a model as users do: on the CPU, at the default level."""
+    """Load a model as users do: on the CPU, at the default level unless not `optimized`."""
     options = onnxruntime.SessionOptions()
+    if not optimized:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     for key, value in (entries or {}).items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import onnx
 import bitwright
 from zoo.again import CALIBRATION, ask_other_process, digests_of
 from zoo.case import Case, digest_of
-from zoo.contract import Broken, check_result
+from zoo.contract import Broken, check_result, own_error
 from zoo.journal import Outcome
 
 
@@ -80,8 +80,10 @@ def _preprocess(case: Case, folder: Path) -> Done:
     # float16 keeps 11 bits, so folding moves the last of them.
     half = "half" in case.path.stem
     done = _judge(case, path, 30 if half else 80)
-    if done.outcome == "low":
-        raise Broken(f"preprocessing changed the function: {done.sqnr:.1f} dB")
+    if done.outcome == "low" and done.sqnr is not None:
+        if done.sqnr < own_error(case) - MAX_BEHIND:
+            raise Broken(f"preprocessing changed the function: {done.sqnr:.1f} dB")
+        done = replace(done, outcome="passed", reason="")
     return done
 
 
@@ -179,6 +181,8 @@ def _same_bytes(case: Case, folder: Path) -> Done:
 # The bars, in dB. Weights are random and most networks here have no redundancy, so they lie far
 # below what trained networks reach; a result below its bar gets its cause in the table.
 STATIC_BAR = 15.0
+# Preprocessing changes the order of sums, as the runtime's own optimizations do.
+MAX_BEHIND = 10.0
 VERBS = (
     Verb("inspect", _inspect),
     Verb("preprocess", _preprocess),
