@@ -224,6 +224,20 @@ def test_gptq_comes_close_to_the_best_of_all_roundings(seed):
     assert (some == nearest)[::2].all() and (errors(some) <= errors(nearest)).any()
 
 
+@pytest.mark.parametrize("block", [1, 7, 24])
+def test_gptq_in_blocks_chooses_what_it_chooses_one_by_one(monkeypatch, block):
+    x, weight = tensor(90, 24, seed=1) + tensor(90, 1, seed=2), tensor(24, 5, seed=3)
+    layer = make_error(Attributes(ir.node("MatMul", []), 21), weight)
+    layer.add(x, 0 * x @ weight)
+    step = torch.full_like(weight, 0.5)
+    lower = torch.floor(weight / step) * step - weight
+    nearest, free = lower < -step / 2, tensor(24, 5, seed=4) > -1
+    whole = layer.round_by_gptq(lower, nearest, step, free)
+    monkeypatch.setattr("bitwright.learning.layer_error.BLOCK", block)
+    assert torch.equal(layer.round_by_gptq(lower, nearest, step, free), whole)
+    assert not torch.equal(whole, nearest)
+
+
 def test_gptq_leaves_layers_whose_inputs_are_not_finite():
     op_type, attributes, samples, weight, _ = layer_of("matmul")
     layer = make_error(attributes, weight)

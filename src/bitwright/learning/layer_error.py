@@ -23,6 +23,8 @@ DAMPING, TINY = 1e-6, 1e-30
 """Added to second moments before they are inverted, the first as a part of their mean."""
 DAMPING_ATTEMPTS = 6
 """How often ten times as much is added, where that does not make them positive definite."""
+BLOCK = 128
+"""Inputs that are decided one by one before the others take over what they lost."""
 MAX_SWEEPS = 8
 """How often coordinate descent goes over all weights at the most: after a few, hardly any flip."""
 CORRELATED_ROWS = 8
@@ -209,15 +211,20 @@ class GramError(LayerError):
         chosen, low, steps, loose = (
             self._unfolding.matrix(part).clone() for part in (up, lower, step, free)
         )
-        for index in range(chosen.shape[2]):
-            above = wanted[..., index] - low[..., index] > steps[..., index] / 2
-            taken = torch.where(loose[..., index], above, chosen[..., index])
-            chosen[..., index] = taken
-            lost = wanted[..., index] - torch.where(
-                taken, low[..., index] + steps[..., index], low[..., index]
-            )
-            rest = slice(index + 1, None)
-            wanted[..., rest].addcmul_(lost[..., None], updates[:, None, index, rest], value=-1)
+        for start in range(0, chosen.shape[2], BLOCK):
+            stop = min(start + BLOCK, chosen.shape[2])
+            block = wanted[..., start:stop].clone()
+            for index in range(start, stop):
+                aim = block[..., index - start]
+                above = aim - low[..., index] > steps[..., index] / 2
+                taken = torch.where(loose[..., index], above, chosen[..., index])
+                chosen[..., index] = taken
+                aim -= torch.where(taken, low[..., index] + steps[..., index], low[..., index])
+                block[..., index - start + 1 :].addcmul_(
+                    aim[..., None], updates[:, None, index, index + 1 : stop], value=-1
+                )
+            # What a block has lost, which now stands in it, reaches the rest in one product.
+            wanted[..., stop:] -= torch.bmm(block, updates[:, start:stop, stop:])
         return self._unfolding.folded(chosen)
 
     def coordinate_descent(
