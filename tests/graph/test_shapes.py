@@ -166,3 +166,23 @@ def test_branches_with_the_same_names_do_not_lend_each_other_their_shapes():
     infer_shapes(model)
     shapes = {body.name: body[1].outputs[0].shape for _, body in subgraphs_of(model.graph[0])}
     assert shapes["without"] is None or not shapes["without"].is_static()
+
+
+def test_a_short_time_spectrum_is_one_sided_unless_it_says_otherwise():
+    """ONNX's own inference takes a missing attribute for 0."""
+    import onnxruntime
+
+    x, y = (helper.make_tensor_value_info(*args) for args in (("x", 1, [1, 64, 1]), ("y", 1, None)))
+    node = helper.make_node("STFT", ["x", "hop", "window"], ["y"])
+    constants = [
+        helper.make_tensor("hop", 7, [], [8]),
+        helper.make_tensor("window", 1, [16], np.ones(16)),
+    ]
+    graph = helper.make_graph([node], "g", [x], [y], constants)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = load_model(proto)
+    infer_shapes(model)
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    (found,) = session.run(None, {"x": np.zeros((1, 64, 1), np.float32)})
+    assert static_shape(model.graph.outputs[0]) == found.shape
+    assert not model.graph[0].attributes

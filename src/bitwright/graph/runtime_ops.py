@@ -124,7 +124,8 @@ def bring_back(model: ir.Model) -> None:
 def stand_in_for_shapes(proto: onnx.ModelProto) -> None:
     """Make an Identity of each operator that keeps the shape of its first input, in place.
 
-    ONNX's shape inference then goes on behind it. The message is good for nothing else.
+    ONNX's shape inference then goes on behind it; what it is wrong about is written so that it is
+    not. The message is good for nothing else.
     """
     opset = _opset(proto)
     for graph in _graphs(proto.graph):
@@ -132,6 +133,9 @@ def stand_in_for_shapes(proto: onnx.ModelProto) -> None:
         for index, node in enumerate(graph.node):
             if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
                 node.name = node.name or f"{node.op_type}#{index}"  # as `iter_graphs` calls it
+            if node.op_type == "STFT" and all(a.name != "onesided" for a in node.attribute):
+                # Its default is 1, which ONNX's inference takes for 0.
+                node.attribute.append(onnx.helper.make_attribute("onesided", 1))
             known = node.domain == _RUNTIME_DOMAIN or _is_unknown_to_onnx(node, opset)
             if not known or node.op_type not in _SAME_SHAPE:
                 nodes.append(node)

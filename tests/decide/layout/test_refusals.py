@@ -104,6 +104,32 @@ def test_no_divisor_is_rounded_to_zero(divisor, stays):
 
 
 @pytest.mark.parametrize(
+    ("low", "high", "stays"),
+    [
+        (1e-9, 1e9, True),
+        (1e-9, None, True),
+        (0.5, 6.0, False),
+        (0.0, 6.0, False),
+        (-1e-9, 1, False),
+    ],
+)
+def test_what_is_kept_above_zero_is_not_rounded_to_it(low, high, stays):
+    """As the floor in front of a logarithm."""
+    inputs = [ir.Value(name="x", type=FLOAT)]
+    for name, bound in (("low", low), ("high", high)):
+        if bound is not None:
+            number = ir.tensor(np.float32(bound))
+            inputs.append(ir.Value(name=name, type=FLOAT, const_value=number))
+    node = ir.node("Clip", inputs)
+    node.outputs[0].dtype = ir.DataType.FLOAT
+    recipe = Recipe(place=Placement(isolated=True))
+    found = refuse(candidate(node=node, rule=rule_of("Clip"), recipe=recipe))
+    assert (found is not None and "above zero" in found.reason) == stays
+    as_there = Recipe(place=Placement(isolated=True, conventions="onnxruntime"))
+    assert refuse(candidate(node=node, rule=rule_of("Clip"), recipe=as_there)) is None
+
+
+@pytest.mark.parametrize(
     ("shape", "opset", "axis", "stays"),
     [
         ([4, 1], 13, {}, True),

@@ -135,9 +135,12 @@ class _TensorNames(NamedTuple):
 
     def compare(self, values: Mapping[str, Array]) -> tuple[ErrorSums, ErrorSums] | None:
         """Return the errors of a sample, accumulated and of the unit alone."""
-        expected, actual = values.get(self.expected), values.get(self.actual)
-        if expected is None or actual is None or actual.shape != expected.shape:
-            return None  # in another group; or matched by name, but it is something else
+        # They may be in several groups, but are together in one.
+        if any(name not in values for name in self.bundle):
+            return None
+        expected, actual = values[self.expected], values[self.actual]
+        if actual.shape != expected.shape:
+            return None  # matched by name, but it is something else
         total, local = ErrorSums(), ErrorSums()
         total.add(*self.saturation.cut(expected, actual, self.codes), codes=self.codes)
         if self.local is not None:

@@ -131,6 +131,16 @@ def _would_divide_by_zero(c: Candidate) -> Skip | None:
     return Skip("its divisor holds numbers so small beside others that they would become zero")
 
 
+def _keeps_values_above_zero(c: Candidate) -> Skip | None:
+    if c.rule.bounds is None or c.recipe.place.conventions == "onnxruntime":
+        return None
+    bounds = c.rule.bounds(c.node)
+    if isinstance(bounds, Skip) or not 0 < bounds[0] * 2.0**c.recipe.activation.bits < bounds[1]:
+        return None
+    # A logarithm or a quotient mostly follows.
+    return Skip("it keeps values above zero, and rounding would make some zero again")
+
+
 def _is_always_one(c: Candidate) -> Skip | None:
     # QLinearSoftmax of uint8 gives 0 for it.
     if c.node.op_type != "Softmax" or c.recipe.place.conventions == "onnxruntime":
@@ -238,6 +248,7 @@ _REASONS: tuple[Callable[[Candidate], Skip | None], ...] = (
     _reads_no_floats,
     _reads_only_constants,
     _would_divide_by_zero,
+    _keeps_values_above_zero,
     _is_always_one,
     _has_input_of_unknown_type,
     _input_is_float,
