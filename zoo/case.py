@@ -16,10 +16,12 @@ import onnxruntime
 
 from zoo.network import SAMPLES, Samples
 
+DRAWING = frozenset(
+    "RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial Bernoulli".split()
+)
 # Operators that choose among values: a small error changes which are chosen, and how many.
-SELECTING = frozenset(
-    "NonMaxSuppression NonZero TopK ArgMax ArgMin Unique Compress RandomNormal RandomUniform "
-    "RandomNormalLike RandomUniformLike Multinomial Bernoulli Dropout".split()
+SELECTING = DRAWING | frozenset(
+    "NonMaxSuppression NonZero TopK ArgMax ArgMin Unique Compress Dropout".split()
 )
 Outputs = dict[str, Any]
 JUDGED = 2
@@ -69,6 +71,15 @@ class Case:
     def selected_outputs(self) -> set[str]:
         """The outputs behind an operator that chooses, which no error can be given for."""
         return find_selected(onnx.load(self.path, load_external_data=False))
+
+    @cached_property
+    def draws(self) -> bool:
+        """Whether the model draws numbers at random, with no seed."""
+        nodes = onnx.load(self.path, load_external_data=False).graph.node
+        return any(
+            node.op_type in DRAWING and all(a.name != "seed" for a in node.attribute)
+            for node in nodes
+        )
 
     @cached_property
     def is_finite(self) -> bool:

@@ -57,7 +57,7 @@ class Runner:
     single: bool = False
     """Whether one export of an architecture is enough: dynamo's for every eighth name, else
     TorchScript's, which takes a tenth of the time; the other where that fails."""
-    seconds: float = 90
+    seconds: float = 240
     export_seconds: float = 150
 
     def wanted(self, model: Model) -> list[Verb]:
