@@ -57,11 +57,11 @@ class Case:
 
     @cached_property
     def declared(self) -> dict[str, list[int | str | None]]:
-        """The sizes of inputs and outputs that the file declares."""
+        """The sizes of inputs and outputs that the file declares; Paddle's open ones are -1."""
         graph = onnx.load(self.path, load_external_data=False).graph
         return {
             value.name: [
-                dim.dim_value if dim.HasField("dim_value") else dim.dim_param
+                dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else dim.dim_param
                 for dim in value.type.tensor_type.shape.dim
             ]
             for value in (*graph.input, *graph.output)
