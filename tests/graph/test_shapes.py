@@ -186,3 +186,17 @@ def test_a_short_time_spectrum_is_one_sided_unless_it_says_otherwise():
     (found,) = session.run(None, {"x": np.zeros((1, 64, 1), np.float32)})
     assert static_shape(model.graph.outputs[0]) == found.shape
     assert not model.graph[0].attributes
+
+
+def test_outputs_keep_the_rank_that_the_model_declares():
+    """As a score behind a Squeeze, which was exported with a batch of 1."""
+    x = helper.make_tensor_value_info("x", 1, ["batch", 4])
+    y = helper.make_tensor_value_info("y", 1, ["scores"])
+    nodes = [helper.make_node("Squeeze", ["x"], ["s"]), helper.make_node("Sigmoid", ["s"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    model = load_model(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=8)
+    )
+    infer_symbolic_shapes(model)
+    infer_shapes(model)
+    assert [str(size) for size in model.graph.outputs[0].shape] == ["scores"]

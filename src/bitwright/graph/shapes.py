@@ -230,8 +230,17 @@ def _merge(graph: ir.Graph, learned: onnx.GraphProto) -> None:
             found = ir.serde.deserialize_value_info_proto(by_name[value.name], None)
             if value.type is None or element_type(value) is None:
                 value.type = found.type or value.type
-            if found.shape is not None:
+            if found.shape is not None and not _is_declared_otherwise(value, found.shape):
                 value.shape = _merged_shape(value.shape, found.shape)
+
+
+def _is_declared_otherwise(value: ir.Value, shape: ir.Shape) -> bool:
+    """Return whether an output of the model has another rank by its own word, which users rely on.
+
+    Inference takes an open size for more than 1, where a Squeeze may be meant for a batch of 1.
+    """
+    declared = value.shape if value.is_graph_output() else None
+    return declared is not None and len(declared) != len(shape)
 
 
 def _merged_shape(old: ir.Shape | None, new: ir.Shape) -> ir.Shape:
