@@ -7,7 +7,6 @@ from onnx import helper
 from bitwright.graph import (
     element_type,
     infer_shapes,
-    infer_symbolic_shapes,
     iter_values,
     load_model,
     normalize,
@@ -106,32 +105,6 @@ def test_a_constant_that_is_an_output_without_a_shape_gets_its_own(builders):
     assert model.graph.initializers[weight.name].shape == list(weight.dims)
 
 
-def test_parts_of_computed_lengths_are_not_taken_to_be_equal(builders):
-    nodes = [
-        helper.make_node("Shape", ["x"], ["size"], start=1),
-        helper.make_node("Sub", ["size", "six"], ["rest"]),
-        helper.make_node("Concat", ["six", "rest"], ["lengths"], axis=0),
-        helper.make_node("Split", ["x", "lengths"], ["a", "b"], axis=1),
-        helper.make_node("Split", ["x", "given"], ["c", "d"], axis=1),
-        helper.make_node("Split", ["x"], ["e", "f", "g"], axis=1, num_outputs=3),
-    ]
-    inputs = [builders.info("x", 1, [2, 8]), builders.info("given", 7, [2])]
-    outputs = [builders.info(name, 1, None) for name in "abcdefg"]
-    model = load_model(builders.build(nodes, inputs, outputs, {"six": np.array([6])}, opset=21))
-    infer_symbolic_shapes(model)
-    found = {name: values(model)[name].shape for name in "abcdefg"}
-    assert [tuple(found[name]) for name in "abefg"] == [(2, 6), (2, 2), (2, 3), (2, 3), (2, 2)]
-    assert all(found[name][0] == 2 and not isinstance(found[name][1], int) for name in "cd")
-
-
-def test_axes_that_are_an_input_do_not_drop_every_dimension_of_one(builders):
-    node = helper.make_node("Squeeze", ["x", "axes"], ["y"])
-    inputs = [builders.info("x", 1, [1, 3, 1, 5]), builders.info("axes", 7, [1])]
-    model = load_model(builders.build([node], inputs, [builders.info("y", 1, None)], {}))
-    infer_symbolic_shapes(model)
-    assert len(values(model)["y"].shape) == 3
-
-
 def test_branches_with_the_same_names_do_not_lend_each_other_their_shapes():
     """As optimum merges a decoder without and with a cache: ONNX's inference mixes them up."""
 
@@ -186,17 +159,3 @@ def test_a_short_time_spectrum_is_one_sided_unless_it_says_otherwise():
     (found,) = session.run(None, {"x": np.zeros((1, 64, 1), np.float32)})
     assert static_shape(model.graph.outputs[0]) == found.shape
     assert not model.graph[0].attributes
-
-
-def test_outputs_keep_the_rank_that_the_model_declares():
-    """As a score behind a Squeeze, which was exported with a batch of 1."""
-    x = helper.make_tensor_value_info("x", 1, ["batch", 4])
-    y = helper.make_tensor_value_info("y", 1, ["scores"])
-    nodes = [helper.make_node("Squeeze", ["x"], ["s"]), helper.make_node("Sigmoid", ["s"], ["y"])]
-    graph = helper.make_graph(nodes, "g", [x], [y])
-    model = load_model(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=8)
-    )
-    infer_symbolic_shapes(model)
-    infer_shapes(model)
-    assert [str(size) for size in model.graph.outputs[0].shape] == ["scores"]

@@ -62,7 +62,6 @@ from .shapes import assume_types as assume_types
 from .shapes import element_type as element_type
 from .shapes import forget_invented_sizes as forget_invented_sizes
 from .shapes import infer_shapes as infer_shapes
-from .shapes import infer_symbolic_shapes as infer_symbolic_shapes
 from .shapes import set_input_shapes as set_input_shapes
 from .shapes import static_shape as static_shape
 from .subgraphs import find_value as find_value
@@ -70,6 +69,7 @@ from .subgraphs import iter_graphs as iter_graphs
 from .subgraphs import iter_values as iter_values
 from .subgraphs import owner_nodes as owner_nodes
 from .subgraphs import subgraphs_of as subgraphs_of
+from .symbolic_shapes import infer_symbolic_shapes as infer_symbolic_shapes
 from .tensors import tensor_slots as tensor_slots
 from .versions import opset_of as opset_of
 from .versions import runtime_limits as runtime_limits

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
-from bitwright.errors import MissingPackageError, ModelError
 from bitwright.graph.cloning import strip_weights
 from bitwright.graph.constants import input_at
 from bitwright.graph.runtime_ops import keeps_type, stand_in_for_shapes
 from bitwright.graph.subgraphs import iter_graphs, iter_values, subgraphs_of
 from bitwright.graph.tensors import shape_of
-from bitwright.graph.versions import opset_of
 from bitwright.support.collector import without_collection
 
 __all__ = [
@@ -27,9 +20,10 @@ __all__ = [
     "forget_invented_sizes",
     "forget_sizes",
     "infer_shapes",
-    "infer_symbolic_shapes",
+    "iter_messages",
     "set_input_shapes",
     "static_shape",
+    "take_over_shapes",
 ]
 
 
@@ -171,13 +165,13 @@ def element_type(value: ir.Value) -> ir.DataType | None:
 
 def take_over_shapes(model: ir.Model, inferred: onnx.ModelProto) -> None:
     """Give the tensors of a model the shapes and types that its inferred copy has for them."""
-    learned = dict(_iter_messages("", inferred.graph))
+    learned = dict(iter_messages("", inferred.graph))
     for path, graph in iter_graphs(model):
         if path in learned:
             _merge(graph, learned[path])
 
 
-def _iter_messages(path: str, graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.GraphProto]]:
+def iter_messages(path: str, graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.GraphProto]]:
     """Yield what `iter_graphs` does, of a message."""
     yield path, graph
     for index, node in enumerate(graph.node):
@@ -185,9 +179,9 @@ def _iter_messages(path: str, graph: onnx.GraphProto) -> Iterator[tuple[str, onn
             owner = f"{node.name or f'{node.op_type}#{index}'}/{attribute.name}"
             step = f"{path}/{owner}" if path else owner
             if attribute.HasField("g"):
-                yield from _iter_messages(step, attribute.g)
+                yield from iter_messages(step, attribute.g)
             for position, body in enumerate(attribute.graphs):
-                yield from _iter_messages(f"{step}[{position}]", body)
+                yield from iter_messages(f"{step}[{position}]", body)
 
 
 def _infer_by_onnx(model: ir.Model) -> str | None:
@@ -213,7 +207,7 @@ def _repeats_names(graph: onnx.GraphProto) -> bool:
     """Return whether two graphs of a model define tensors of the same name."""
     defined = [
         name
-        for _, body in _iter_messages("", graph)
+        for _, body in iter_messages("", graph)
         for node in body.node
         for name in node.output
         if name
@@ -230,17 +224,8 @@ def _merge(graph: ir.Graph, learned: onnx.GraphProto) -> None:
             found = ir.serde.deserialize_value_info_proto(by_name[value.name], None)
             if value.type is None or element_type(value) is None:
                 value.type = found.type or value.type
-            if found.shape is not None and not _is_declared_otherwise(value, found.shape):
+            if found.shape is not None:
                 value.shape = _merged_shape(value.shape, found.shape)
-
-
-def _is_declared_otherwise(value: ir.Value, shape: ir.Shape) -> bool:
-    """Return whether an output of the model has another rank by its own word, which users rely on.
-
-    Inference takes an open size for more than 1, where a Squeeze may be meant for a batch of 1.
-    """
-    declared = value.shape if value.is_graph_output() else None
-    return declared is not None and len(declared) != len(shape)
 
 
 def _merged_shape(old: ir.Shape | None, new: ir.Shape) -> ir.Shape:
@@ -319,117 +304,3 @@ def _input_type(node: ir.Node, position: int) -> ir.DataType | None:
 _TYPES_BY_NAME = {
     f"tensor({dtype.name.lower()})": dtype for dtype in ir.DataType if dtype.name != "UNDEFINED"
 }
-
-
-_LOGGER = "onnxruntime.tools.symbolic_shape_infer"
-
-
-def infer_symbolic_shapes(
-    model: ir.Model,
-    *,
-    auto_merge: bool = False,
-    int_max: int = 2**31 - 1,
-    guess_output_rank: bool = False,
-    verbose: int = 0,
-) -> None:
-    """Fill in shapes in place, open dimensions as formulas of the input's.
-
-    `auto_merge` lets two names that meet be one, `int_max` is the integer that means "to the end"
-    in a Slice, `guess_output_rank` takes unknown ops to keep their first input's rank. What could
-    be inferred before a failure is kept; the failure is a ModelError.
-    """
-    try:
-        from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
-    except ImportError as error:
-        raise MissingPackageError(
-            "symbolic shape inference needs sympy; install it with "
-            "`pip install 'bitwright[shapes]'`."
-        ) from error
-    if opset_of(model) < 7:
-        raise ModelError("symbolic shape inference reads opset 7 and above.")
-    inference = SymbolicShapeInference(int_max, auto_merge, guess_output_rank, verbose)
-    for op_type in ("Split", "Squeeze"):
-        known = inference.dispatcher_[op_type]
-        inference.dispatcher_[op_type] = partial(_infer_by_computed_input, inference, known)
-    complete = False
-    problem: Exception | None = None
-    with _logging_at(verbose):
-        try:
-            # Its one public function writes a file into the working directory when it fails, and
-            # throws away what it had found.
-            inference._preprocess(strip_weights(model).proto)
-            while inference.run_:
-                complete = inference._infer_impl()
-            inference._update_output_from_vi()
-        except Exception as error:  # noqa: BLE001 (asserts, KeyErrors and sympy's own kinds)
-            problem = error
-    found: Any = getattr(inference, "out_mp_", None)
-    if found is not None:
-        take_over_shapes(model, found)
-    if problem is not None:
-        said = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
-        raise ModelError(f"symbolic shape inference gave up: {said[:200]}") from problem
-    if not complete:
-        raise ModelError(
-            "symbolic shape inference is incomplete: some op's output shape is not known; "
-            "auto_merge or guess_output_rank may help."
-        )
-
-
-def _infer_by_computed_input(
-    inference: Any, known: Callable[[onnx.NodeProto], None], node: onnx.NodeProto
-) -> None:
-    """Infer a Split or Squeeze whose lengths or axes are computed.
-
-    The inference takes a second input that is no constant for one that is not there: equal parts,
-    every dimension of 1. It also takes the parts of `num_outputs` to be equal.
-    """
-    name = node.input[1] if len(node.input) > 1 else ""
-    if name and inference._try_get_value(node, 1) is None:
-        computed = inference.sympy_data_.get(name)
-        if not isinstance(computed, list) or not all(_is_whole(value) for value in computed):
-            _leave_open(inference, node)
-            return
-        values = np.array([int(value) for value in computed], np.int64)
-        inference.initializers_[name] = onnx.numpy_helper.from_array(values, name)
-    if any(attribute.name == "num_outputs" for attribute in node.attribute):
-        inference._onnx_infer_single_node(node)
-        return
-    known(node)
-
-
-def _leave_open(inference: Any, node: onnx.NodeProto) -> None:
-    """Give outputs the rank that they have, and names to the dimensions that are computed."""
-    shape = list(inference._get_shape(node, 0))
-    axis: int | None = None
-    if node.op_type == "Split":
-        axis = next((a.i for a in node.attribute if a.name == "axis"), 0) % len(shape)
-    else:
-        shape = shape[inference._get_shape(node, 1)[0] :]
-    for index, output in enumerate(node.output):
-        dims = [
-            str(inference._new_symbolic_dim_from_output(node, index, position))
-            if axis in {None, position}
-            else dim
-            for position, dim in enumerate(shape)
-        ]
-        dtype = inference.known_vi_[node.input[0]].type.tensor_type.elem_type
-        info = onnx.helper.make_tensor_value_info(output, dtype, dims)
-        inference.known_vi_[output].CopyFrom(info)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) or getattr(value, "is_Integer", False)
-
-
-@contextmanager
-def _logging_at(verbose: int) -> Iterator[None]:
-    """Show as much of the inference's own log as was asked for, and no more."""
-    logger = logging.getLogger(_LOGGER)
-    before = logger.level
-    level = logging.CRITICAL if verbose <= 0 else logging.WARNING if verbose < 3 else logging.DEBUG
-    logger.setLevel(level)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
