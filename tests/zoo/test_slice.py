@@ -38,6 +38,7 @@ IN_TURNS = (
 # What once failed on a graph is tried on it for ever.
 MENDED = {
     "files-onnx_asr-preprocessors-gigaam_v3_conv": ("npu-cnn",),
+    "files-speechmos-aecmos_models-Run_1663829550_Stage_0": ("preprocess",),
     "transformers-bamba-dynamo-23-dynamic": ("adaround",),
     "transformers-roc_bert-torchscript-11-static": ("adaround",),
     "transformers-efficientnet-torchscript-20-static": ("npu-cnn",),
