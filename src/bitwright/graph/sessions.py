@@ -17,6 +17,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from bitwright.errors import ModelError, TargetError, did_you_mean
+from bitwright.graph.arena import share_arena
 from bitwright.graph.cloning import clone_model, to_message, value_with_tensor
 from bitwright.graph.loading import load_model
 from bitwright.graph.tensors import external_path, shape_of, tensor_slots
@@ -27,6 +28,7 @@ from bitwright.support.threads import default_threads
 __all__ = ["Level", "checked_providers", "open_session", "run_session", "runtime_reason"]
 
 Level = Literal["disabled", "basic", "extended", "all"]
+Arena = Literal["shared"] | bool
 
 IN_MEMORY_LIMIT = 1_800_000_000
 """Bytes of tensors up to which a model is external over as one message (protobuf ends at 2 GB)."""
@@ -125,7 +127,7 @@ def open_session(
     level: Level = "all",
     threads: int | None = None,
     providers: Sequence[str] | None = None,
-    memory_arena: bool = False,
+    memory_arena: Arena = False,
     custom_ops: Sequence[str | os.PathLike[str]] = (),
     optimized_to: Path | None = None,
     profile_to: Path | None = None,
@@ -137,12 +139,12 @@ def open_session(
 
     `level` is the graph optimization ("all" is the runtime's default), `threads` None means all
     cores (on a worker of a cluster one), `providers` None means the CPU. The memory arena is off
-    because it never gives memory back. With it, threads wait in a loop, as the runtime lets them:
-    they answer faster, and take the cores from whatever else works. `custom_ops` are libraries to
-    register. External data is read where it lies; nothing is copied. An IR version that the runtime
-    would not read is lowered for the session only. The runtime writes the graph that it made of the
-    model to the file `optimized_to`, and the times of all nodes to files named `profile_to` and
-    more.
+    because it never gives memory back; a "shared" one is that of the process (`graph.arena`). With
+    an arena, threads wait in a loop, as the runtime lets them: they answer faster, and take the
+    cores from whatever else works. `custom_ops` are libraries to register. External data is read
+    where it lies; nothing is copied. An IR version that the runtime would not read is lowered for
+    the session only. The runtime writes the graph that it made of the model to the file
+    `optimized_to`, and the times of all nodes to files named `profile_to` and more.
     `entries` are the runtime's own session options by name. Between quantized activations the
     runtime makes 8-bit weights of float ones, with scales of its own; `float_weights` keeps it
     from that, `as_written` also from merging operators with the quantizers around them.
@@ -175,7 +177,7 @@ def open_session(
     if isinstance(model, onnx.ModelProto):
         return _open(_bytes_of(model), options, chosen)
     # With the arena it is as users have it: such a session is for its latency.
-    options.enable_mem_reuse = memory_arena or not _has_open_sizes(model)
+    options.enable_mem_reuse = bool(memory_arena) or not _has_open_sizes(model)
     return _open_model(model, options, chosen, without, plain_caches=optimized_to is None)
 
 
@@ -269,7 +271,7 @@ def checked_providers(providers: Sequence[str] | None) -> list[str]:
 def _make_options(
     level: str,
     threads: int | None,
-    memory_arena: bool,
+    memory_arena: Arena,
     custom_ops: Sequence[str | os.PathLike[str]],
 ) -> ort.SessionOptions:
     if level not in _LEVELS:
@@ -277,7 +279,9 @@ def _make_options(
     options = ort.SessionOptions()
     options.log_severity_level = _LOG_SEVERITY
     options.graph_optimization_level = _LEVELS[level]
-    options.enable_cpu_mem_arena = memory_arena
+    options.enable_cpu_mem_arena = bool(memory_arena)
+    if memory_arena == "shared":
+        share_arena(options)
     if not memory_arena:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     threads = default_threads() if threads is None else threads

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 import numpy.typing as npt
@@ -39,9 +40,20 @@ def map_rows(
     """
     step = max(unit, _PIECE // max(columns, 1) // unit * unit)
     starts = range(0, rows, step)
-    with ThreadPoolExecutor(max(1, min(threads or count_threads(), len(starts)))) as pool:
-        for _ in pool.map(lambda start: work(start, min(start + step, rows)), starts):
-            pass
+    pool = _pool_of(max(1, min(threads or count_threads(), len(starts))))
+    for _ in pool.map(lambda start: work(start, min(start + step, rows)), starts):
+        pass
+
+
+@cache
+def _pool_of(threads: int) -> ThreadPoolExecutor:
+    """Return threads that stay: to start some takes as long as to round a hundred rows."""
+    return ThreadPoolExecutor(threads)
+
+
+# A forked process has no threads but the one that forked.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool_of.cache_clear)
 
 
 def load_rows(read: RowReader, shape: tuple[int, int], xp: Arrays) -> Any:

@@ -21,8 +21,9 @@ __all__ = ["WIDE", "Batches", "CrossMoment", "SecondMoment", "output_error"]
 WIDE = 4096
 """Channels above which the products on a CPU are summed and factored in place."""
 
-BATCH_ROWS, BATCH_BYTES = 4096, 1 << 25
-"""Vectors that are multiplied at a time, of which a matrix product needs many to be fast."""
+BATCH_ROWS, BATCH_BYTES = 8192, 30_000_000
+"""Vectors that are multiplied at a time, of which a matrix product needs many to be fast; their
+memory is used again up to 32 MiB, beyond that the system clears new pages each time."""
 
 
 class SecondMoment:

@@ -22,6 +22,7 @@ import onnx_ir as ir
 
 from bitwright.errors import DataError
 from bitwright.graph import Piece, cut_model, open_session, run_session
+from bitwright.graph.arena import give_back_memory
 from bitwright.graph.pieces import Extractor
 from bitwright.observe.spool import SharedRow, Spool
 from bitwright.support.files import Closing
@@ -116,6 +117,7 @@ class LayerwiseRun(Closing):
         self._pieces = cut_model(model, layers) if pieces is None else list(pieces)
         self._layers = frozenset(layers)
         self._providers = providers
+        self._pool = ThreadPoolExecutor(2)
         self.weights: dict[str, ir.TensorProtocol] = {}
         self.spool: Spool = (
             Spool(folder, memory=SPOOL_MEMORY) if engine is None else engine.make_spool()
@@ -183,13 +185,12 @@ class LayerwiseRun(Closing):
         """
         cores = default_threads() or count_cores()
         # Weights that are put in have been rounded; the runtime must not round them again.
-        # Its threads have nothing to wait for but each other, a few microseconds at a time, and its
-        # arena ends with the piece.
+        # Its threads have nothing to wait for but each other, a few microseconds at a time.
         session = open_session(
             part,
             threads=max(1, cores // 2),
             providers=self._providers,
-            memory_arena=True,
+            memory_arena="shared",
             as_written=True,
         )
 
@@ -199,13 +200,12 @@ class LayerwiseRun(Closing):
         if cores == 1:
             yield from map(run, samples)
             return
-        with ThreadPoolExecutor(2) as pool:
-            begun: deque[Future[Mapping[str, Any]]] = deque()
-            for feeds in samples:
-                begun.append(pool.submit(run, feeds))
-                if len(begun) > 2:  # one waits, so that no core does
-                    yield begun.popleft().result()
-            yield from (future.result() for future in begun)
+        begun: deque[Future[Mapping[str, Any]]] = deque()
+        for feeds in samples:
+            begun.append(self._pool.submit(run, feeds))
+            if len(begun) > 2:  # one waits, so that no core does
+                yield begun.popleft().result()
+        yield from (future.result() for future in begun)
 
     def _drop_unread(self, rest: Sequence[Piece]) -> None:
         needed = {name for piece in rest for name in piece.inputs}
@@ -214,8 +214,10 @@ class LayerwiseRun(Closing):
                 self.spool.drop(name)
 
     def close(self) -> None:
-        """Remove the spool."""
+        """Remove the spool, and give back its memory."""
+        self._pool.shutdown(cancel_futures=True)
         self.spool.close()
+        give_back_memory()
 
 
 def _as_numpy(value: Any) -> Array:
