@@ -56,9 +56,13 @@ class Case:
         return [run(self.session, sample) for sample in self.judged]
 
     @cached_property
+    def _float_model(self) -> onnx.ModelProto:
+        return onnx.load(self.path, load_external_data=False)
+
+    @cached_property
     def declared(self) -> dict[str, list[int | str | None]]:
         """The sizes of inputs and outputs that the file declares; Paddle's open ones are -1."""
-        graph = onnx.load(self.path, load_external_data=False).graph
+        graph = self._float_model.graph
         return {
             value.name: [
                 dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else dim.dim_param
@@ -70,15 +74,14 @@ class Case:
     @cached_property
     def selected_outputs(self) -> set[str]:
         """The outputs behind an operator that chooses, which no error can be given for."""
-        return find_selected(onnx.load(self.path, load_external_data=False))
+        return find_selected(self._float_model)
 
     @cached_property
     def draws(self) -> bool:
         """Whether the model draws numbers at random, with no seed."""
-        nodes = onnx.load(self.path, load_external_data=False).graph.node
         return any(
             node.op_type in DRAWING and all(a.name != "seed" for a in node.attribute)
-            for node in nodes
+            for node in self._float_model.graph.node
         )
 
     @cached_property
