@@ -308,12 +308,12 @@ def _refuse_own_files(clone: ir.Model, files: set[Path]) -> None:
 def _write_data(slots: list[TensorSlot], plain: Path, temporary: Path, target: Path) -> Path:
     """Write tensors to a temporary file, point them at its final one, and return that."""
     ranges: list[tuple[int, int]] = []
-    _write_file(temporary, lambda file: _write_tensors(slots, file, ranges))
+    # Beside an older file it is named after its bytes, which are read once, as they are written.
+    digest = hashlib.sha256() if plain.exists() else None
+    _write_file(temporary, lambda file: _write_tensors(slots, file, ranges, digest))
     data = plain
-    if plain.exists():
-        digest = _digest_of(temporary)
-        if plain.stat().st_size != temporary.stat().st_size or _digest_of(plain) != digest:
-            data = plain.with_name(f"{plain.stem}.{digest.hex()[:12]}{plain.suffix}")
+    if digest is not None and not _hold_the_same(plain, temporary):
+        data = plain.with_name(f"{plain.stem}.{digest.hexdigest()[:12]}{plain.suffix}")
     for slot, (offset, length) in zip(slots, ranges, strict=True):
         tensor = slot.tensor
         slot.put(
@@ -336,12 +336,19 @@ def _remove(files: list[Path]) -> None:
             file.unlink()
 
 
-def _write_tensors(slots: list[TensorSlot], file: BinaryIO, ranges: list[tuple[int, int]]) -> None:
+def _write_tensors(
+    slots: list[TensorSlot],
+    file: BinaryIO,
+    ranges: list[tuple[int, int]],
+    digest: hashlib._Hash | None,
+) -> None:
     """Stream tensors one after another, in constant memory."""
     lengths = [0] * len(slots)
     parts = ((i, chunk) for i, slot in enumerate(slots) for chunk in _chunks(slot.tensor))
     for index, chunk in _read_ahead(parts):
         file.write(chunk)
+        if digest is not None:
+            digest.update(chunk)
         lengths[index] += len(chunk)
     ends = list(accumulate(lengths))
     ranges += [(end - length, length) for end, length in zip(ends, lengths, strict=True)]
@@ -460,9 +467,15 @@ def _as_field(tensor: onnx.TensorProto) -> bytes:
     return field_header(GRAPH_INITIALIZER, len(message)) + message
 
 
-def _digest_of(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
+def _hold_the_same(one: Path, other: Path) -> bool:
+    """Whether two files have the same bytes."""
+    if one.stat().st_size != other.stat().st_size:
+        return False
+    with one.open("rb") as first, other.open("rb") as second:
+        while chunk := first.read(_CHUNK):
+            if chunk != second.read(_CHUNK):
+                return False
+    return True
 
 
 def _data_files_of(target: Path, files: Iterable[Path] = ()) -> list[Path]:
