@@ -25,6 +25,7 @@ from bitwright.jobs.tuning.evaluation import Runnable
 from bitwright.jobs.tuning.front import FLOAT_FORM, Edge, Option
 from bitwright.jobs.tuning.goal import Purpose
 from bitwright.jobs.tuning.journal import Journal
+from bitwright.jobs.tuning.latency import middle_sized
 from bitwright.jobs.tuning.states import Unit, with_states
 from bitwright.jobs.tuning.units import (
     UnitErrors,
@@ -179,7 +180,7 @@ class StaticCandidates:
             if self.purpose == "size":
                 return measure_bytes(self.prepared, self.plan, model, self.errors)
             self.report("profiling the float and the quantized model")
-            return measure_times(self._variants, self.errors, self.samples()[0])
+            return measure_times(self._variants, self.errors, middle_sized(self.samples()))
 
         return keep_figures(self.journal, f"costs/{self.name}/{self.purpose}", UnitCosts, measure)
 

@@ -30,7 +30,7 @@ from bitwright.jobs.tuning.candidates import Candidates, Made, StaticCandidates
 from bitwright.jobs.tuning.evaluation import Evaluator, Runnable
 from bitwright.jobs.tuning.goal import Goal
 from bitwright.jobs.tuning.journal import Journal
-from bitwright.jobs.tuning.latency import LatencyMeter, Timing
+from bitwright.jobs.tuning.latency import LatencyMeter, Timing, middle_sized
 from bitwright.jobs.tuning.metrics import Metric
 from bitwright.jobs.tuning.result import MetricDrop, TuneResult
 from bitwright.jobs.tuning.search import Clock, Found, Search, planned_evaluations
@@ -557,8 +557,9 @@ class _Job:
 
     @cached_property
     def _meter(self) -> LatencyMeter:
-        sample, providers = self._evaluator.feeds(0), self._request.providers
-        return LatencyMeter(self._prepared.reference, sample, providers)
+        count = min(len(self._evaluator), MIN_CALIBRATION)
+        sample = middle_sized([self._evaluator.feeds(index) for index in range(count)])
+        return LatencyMeter(self._prepared.reference, sample, self._request.providers)
 
     def _latency(self, model: ir.Model) -> Timing:
         """Return the milliseconds of a model: those of float, times what it takes beside it."""

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from bitwright.data import Sample
 from bitwright.graph import open_session, run_session
 
-__all__ = ["LatencyMeter", "Timing", "summarize_turns"]
+__all__ = ["LatencyMeter", "Timing", "middle_sized", "summarize_turns"]
 
 _SECONDS = 0.15
 _MIN_RUNS, _MAX_RUNS = 5, 20
@@ -37,6 +37,16 @@ class Timing(NamedTuple):
     def scaled(self, factor: float) -> Timing:
         """Return so many times this."""
         return Timing(self.least * factor, self.low * factor, self.high * factor)
+
+
+def middle_sized(samples: Sequence[Sample]) -> Sample:
+    """Return the sample to time models on: the first of those that half of the others are below.
+
+    >>> middle_sized([{"x": np.zeros(size)} for size in (9, 1, 4)])["x"].size
+    4
+    """
+    sizes = [sum(np.size(array) for array in sample.values()) for sample in samples]
+    return samples[sizes.index(sorted(sizes)[len(sizes) // 2])]
 
 
 class LatencyMeter:
