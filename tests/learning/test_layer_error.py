@@ -262,6 +262,27 @@ def test_gptq_takes_channels_that_are_copies_of_each_other():
     assert errors[0] <= errors[1]
 
 
+def test_gptq_takes_channels_whose_sums_cancel_out():
+    """As of a kernel of 5 x 5 over pictures of 2 x 2, of which most inputs are padding."""
+    _, attributes, samples, weight, _ = layer_of("depthwise")
+    free = torch.ones_like(weight, dtype=torch.bool)
+
+    def rounded(*, broken):
+        layer = make_error(attributes, weight)
+        layer.add(samples[0], tensor(2, 4, 5, 6, seed=5))
+        if broken:
+            layer._second_moment[1] = 0
+            layer._second_moment[1, [0, 1], [0, 1]] = torch.tensor([-1e-9, 1e-9]).double()
+        return layer.round_by_gptq(0 * weight - 0.5, ~free, 0 * weight + 1, free)
+
+    found, wanted = rounded(broken=True), rounded(broken=False)
+    others = [0, 2, 3]
+    assert torch.equal(found[others], wanted[others])
+    assert wanted[others].any()
+    assert wanted[1].any()
+    assert not found[1].any()
+
+
 def test_wide_layers_have_no_second_moment(monkeypatch):
     _, attributes, _, weight, _ = layer_of("matmul")
     monkeypatch.setattr(layer_error, "MAX_GRAM_WIDTH", 2)

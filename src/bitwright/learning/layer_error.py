@@ -181,7 +181,7 @@ class GramError(LayerError):
 
         One input after the other is decided, and those to come make up for its rounding error
         (E. Frantar et al., "GPTQ", 2022). What is not `free` stays `up`, or not; so does
-        everything where inputs were not finite.
+        everything where inputs were not finite, or say nothing.
 
         >>> import onnx_ir as ir
         >>> layer = layer_error(Attributes(ir.node("MatMul", []), opset=21), torch.zeros(2, 1))
@@ -194,23 +194,27 @@ class GramError(LayerError):
         if not bool(second.isfinite().all()):
             return up
         mean = second.diagonal(dim1=1, dim2=2).mean(dim=1)
+        failed = torch.ones_like(mean, dtype=torch.bool)
         for attempt in range(DAMPING_ATTEMPTS):
             # Channels that are nearly copies of each other need more than the usual damping.
-            damping = DAMPING * 10**attempt * mean[:, None] + TINY
-            second.diagonal(dim1=1, dim2=2).add_(damping)
-            inverse = torch.linalg.inv(second)
+            damping = (DAMPING * 10**attempt * mean + TINY) * failed
+            second.diagonal(dim1=1, dim2=2).add_(damping[:, None])
+            inverse, is_singular = torch.linalg.inv_ex(second)
             # Row by row of this factor: how those to come make up for one that is decided.
-            factor, failed = torch.linalg.cholesky_ex(inverse, upper=True)
+            factor, is_indefinite = torch.linalg.cholesky_ex(inverse, upper=True)
+            failed = (is_singular != 0) | (is_indefinite != 0)
             if not bool(failed.any()):
                 break
-        else:
-            return up
+        # Where no input was ever seen, sums that should cancel out leave noise of either sign.
+        inverse[failed] = 0
+        factor[failed] = torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device)
         wanted = torch.bmm(self._cross_moment.double(), inverse).to(self._cross_moment.dtype)
         factor.div_(factor.diagonal(dim1=1, dim2=2)[..., None].clone())
         updates = factor.to(wanted.dtype)
         chosen, low, steps, loose = (
             self._unfolding.matrix(part).clone() for part in (up, lower, step, free)
         )
+        loose[failed] = False
         for start in range(0, chosen.shape[2], BLOCK):
             stop = min(start + BLOCK, chosen.shape[2])
             block = wanted[..., start:stop].clone()
