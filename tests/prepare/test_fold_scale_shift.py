@@ -365,6 +365,21 @@ def test_a_written_out_layer_norm_stays_whole():
     assert_refuses(build(nodes, [3, I], arrays))
 
 
+def test_a_written_out_norm_of_torchscript_stays_whole():
+    """x (1 / sqrt(...)): ONNX Runtime knows it by the gain behind it."""
+    nodes = [
+        node("Mul", "x", "x", to="q"),
+        node("ReduceMean", "q", to="v", axes=[-1]),
+        node("Sqrt", "v", to="s"),
+        node("Div", "one", "s", to="r"),
+        node("Mul", "x", "r", to="n"),
+        node("Mul", "n", "gamma", to="g"),
+        node("MatMul", "g", "w"),
+    ]
+    arrays = {"one": 1.0, "gamma": constant(I), "w": weight("MatMul")}
+    assert_refuses(build(nodes, [3, I], arrays))
+
+
 def test_a_written_out_gelu_stays_whole():
     nodes = [
         node("Div", "x", "root", to="d"),

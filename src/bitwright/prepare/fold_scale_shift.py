@@ -206,8 +206,13 @@ def _spread_ahead(constant: Array, value: ir.Value, linear: Linear) -> Array | N
     return None if enlarges else spread(constant, linear.in_channels, rank, axis)
 
 
+_MARKS = {"Add": ("Erf", "Tanh"), "Div": ("Sqrt",)}
+"""What a factor of a GELU or a norm is computed from; `1 / sqrt(...)` is how PyTorch's rsqrt comes
+from TorchScript."""
+
+
 def _is_spelled_out(value: ir.Value) -> bool:
-    """Return whether a value is x / sqrt(...) or x (1 + erf(...)), or a constant scale of it.
+    """Return whether a value is x / sqrt(...), x (1 / sqrt(...)) or x (1 + erf(...)), or so scaled.
 
     There a layer norm or a GELU is written out. Runtimes recognize it by the scale and the shift
     behind it, and compute it as one node; without them it would stay many.
@@ -221,9 +226,8 @@ def _is_spelled_out(value: ir.Value) -> bool:
     for factor in _producers(node):
         if factor.op_type in ("Sqrt", "Reciprocal", "Pow"):
             return True
-        if factor.op_type == "Add" and any(
-            p.op_type in ("Erf", "Tanh") for p in _producers(factor)
-        ):
+        marks = _MARKS.get(factor.op_type, ())
+        if any(producer.op_type in marks for producer in _producers(factor)):
             return True
     return False
 
