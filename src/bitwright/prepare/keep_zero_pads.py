@@ -44,7 +44,7 @@ def _is_never_negative(value: ir.Value) -> bool:
     node = value.producer()
     while node is not None and node.op_type == "Transpose" and node.inputs[0] is not None:
         node = node.inputs[0].producer()
-    return node is not None and node.op_type in ("Relu", "Sigmoid", "Softmax")
+    return node is not None and node.op_type == "Relu"
 
 
 def _is_pooled_behind_transposes(value: ir.Value) -> bool:
