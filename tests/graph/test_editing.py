@@ -1,6 +1,8 @@
 import numpy as np
 import onnx_ir as ir
+import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from bitwright.errors import ModelError
 from bitwright.graph import (
@@ -136,3 +138,30 @@ def test_a_constant_that_only_the_body_of_a_removed_node_reads_goes_too(model):
     remove_unused_nodes(model)
     assert [node.op_type for node in model.graph] == ["Mul", "Relu"]
     assert list(model.graph.initializers) == ["w"]  # which the Mul reads
+
+
+@pytest.mark.parametrize("opset", [9, 13, 14, 15])
+def test_a_batch_norm_in_training_mode_computes_what_it_did_when_nobody_reads_its_statistics(opset):
+    statistics = ["m", "v", "sm", "sv"] if opset < 14 else ["m", "v"]
+    mode = {} if opset < 14 else {"training_mode": 1}
+    parameters = ["scale", "bias", "mean", "variance"]
+    norm = helper.make_node("BatchNormalization", ["x", *parameters], ["y", *statistics], **mode)
+    proto = helper.make_model(
+        helper.make_graph(
+            [norm],
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 6])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 6])],
+            [numpy_helper.from_array(np.ones(4, np.float32), name) for name in parameters],
+        ),
+        opset_imports=[helper.make_opsetid("", opset)],
+        ir_version=8,
+    )
+    model = ir.from_proto(proto)
+    remove_unused_nodes(model)
+    feeds = {"x": np.random.default_rng(0).normal(size=(1, 4, 6)).astype(np.float32)}
+    expected, got = (
+        onnxruntime.InferenceSession(each.SerializeToString()).run(None, feeds)[0]
+        for each in (proto, ir.to_proto(model))
+    )
+    np.testing.assert_array_equal(got, expected)

@@ -200,8 +200,8 @@ def test_weights_in_constant_nodes_fold_too():
 
 @pytest.mark.parametrize(
     "case",
-    ["output", "two readers", "computed weight", "training", "wrong shape", "old opset", "relu",
-     "spatial bias", "overridable"],
+    ["output", "two readers", "computed weight", "training", "old training", "wrong shape",
+     "old opset", "relu", "spatial bias", "overridable"],
 )  # fmt: skip
 def test_it_refuses_where_folding_would_change_the_result(case):
     arrays = {"w": RNG.normal(size=(C, 4, 1, 1)), **norm_arrays()}
@@ -217,6 +217,9 @@ def test_it_refuses_where_folding_would_change_the_result(case):
     elif case == "training":
         nodes = [conv, norm(training_mode=1)]
         nodes[1].output.extend(["m", "v"])
+    elif case == "old training":
+        nodes, opset = [conv, norm()], 13
+        nodes[1].output.extend(["m", "v", "sm", "sv"])
     elif case == "wrong shape":
         arrays["w"] = RNG.normal(size=(C + 1, 4, 1, 1))
     elif case == "old opset":

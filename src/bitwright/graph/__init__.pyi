@@ -19,6 +19,7 @@ from .editing import graph_of as graph_of
 from .editing import insert_after as insert_after
 from .editing import insert_before as insert_before
 from .editing import insert_behind_value as insert_behind_value
+from .editing import is_training_norm as is_training_norm
 from .editing import like as like
 from .editing import remove_nodes as remove_nodes
 from .editing import remove_unused_initializers as remove_unused_initializers

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from typing import Any
 
@@ -26,6 +27,7 @@ __all__ = [
     "insert_after",
     "insert_before",
     "insert_behind_value",
+    "is_training_norm",
     "like",
     "remove_nodes",
     "remove_unused_initializers",
@@ -293,9 +295,46 @@ def remove_unused_nodes(model: ir.Model) -> None:
     >>> [node.op_type for node in model.graph]
     ['Relu']
     """
-    RemoveUnusedNodesPass()(model)
-    while _release_dead_readers(model):
+    with _training_norms_kept(model):
         RemoveUnusedNodesPass()(model)
+        while _release_dead_readers(model):
+            RemoveUnusedNodesPass()(model)
+
+
+def is_training_norm(node: ir.Node, opset: int) -> bool:
+    """Return whether a batch norm computes its statistics of the batch instead of reading them.
+
+    Below opset 14 the number of outputs says so: whether anybody reads them does not matter.
+
+    >>> outputs = [ir.Value(name=name) for name in ("y", "mean", "variance", "m", "v")]
+    >>> norm = ir.node("BatchNormalization", [ir.Value(name="x")], outputs=outputs)
+    >>> is_training_norm(norm, opset=13), is_training_norm(norm, opset=15)
+    (True, False)
+    """
+    if node.op_type != "BatchNormalization" or node.domain:
+        return False
+    if opset >= 14:
+        return bool(node.attributes.get_int("training_mode", 0))
+    return any(value.name for value in node.outputs[1:])
+
+
+@contextmanager
+def _training_norms_kept(model: ir.Model) -> Iterator[None]:
+    """Give the batch norms in training mode back what onnx-ir takes from them.
+
+    It drops statistics that nobody reads, and the mode with them, which changes what the norm
+    computes; below opset 14 it leaves half of the names, and ONNX Runtime crashes on those.
+    """
+    opset = model.opset_imports.get("", 0)
+    norms = [node for node in model.graph.all_nodes() if is_training_norm(node, opset)]
+    names = [[value.name for value in norm.outputs] for norm in norms]
+    modes = [norm.attributes.get("training_mode") for norm in norms]
+    yield
+    for norm, old_names, mode in zip(norms, names, modes, strict=True):
+        for value, name in zip(norm.outputs, old_names, strict=True):
+            value.name = name
+        if mode is not None:
+            norm.attributes.add(mode)
 
 
 def _release_dead_readers(model: ir.Model) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.constants import float_constant_of
+from bitwright.graph.editing import is_training_norm
 from bitwright.graph.names import NameScope
 from bitwright.prepare.linear import Array, absorb_after, linear_before
 from bitwright.prepare.passes import PassResult, rewrite_nodes
@@ -43,9 +44,7 @@ def is_inference_norm(node: ir.Node, opset: int) -> bool:
     # Before opset 7 the mode was the attribute is_test, and those models are rare: they stay.
     if node.op_type != "BatchNormalization" or node.domain or opset < 7:
         return False
-    if node.attributes.get_int("training_mode", 0) or not node.attributes.get_int("spatial", 1):
-        return False
-    return not any(output.uses() or output.is_graph_output() for output in node.outputs[1:])
+    return not is_training_norm(node, opset) and bool(node.attributes.get_int("spatial", 1))
 
 
 def _fold(norm: ir.Node, names: NameScope) -> bool:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import torch
 from torch.nn import functional
 
+from bitwright.graph import is_training_norm
 from bitwright.learning.torch_graph import movement as move
 from bitwright.learning.torch_graph import resize, windows
 from bitwright.learning.torch_graph.attributes import Attributes
@@ -282,7 +283,7 @@ def why_not(node: ir.Node, opset: int) -> str | None:
 
 _REFUSALS: dict[str, Callable[[ir.Node, int], str | None]] = {
     "BatchNormalization": lambda node, opset: (
-        "it is in training mode" if node.attributes.get_int("training_mode", 0) else None
+        "it is in training mode" if is_training_norm(node, opset) else None
     ),
     "GroupNormalization": lambda node, opset: (
         "its scales are those of groups (before opset 21)" if opset < 21 else None
