@@ -26,6 +26,7 @@ from bitwright.prepare.fuse_layer_norm import fuse_layer_norm
 from bitwright.prepare.fuse_space_to_depth import fuse_space_to_depth
 from bitwright.prepare.keep_zero_pads import keep_zero_pads
 from bitwright.prepare.nearest_to_floor import nearest_to_floor
+from bitwright.prepare.pads_into_pools import pads_into_pools
 from bitwright.prepare.pads_of_all_axes import pads_of_all_axes
 from bitwright.prepare.passes import Pass, PassResult, run_passes, run_until_stable
 from bitwright.prepare.positive_indices import positive_indices
@@ -66,6 +67,7 @@ __all__ = [
     "give_biases",
     "keep_zero_pads",
     "nearest_to_floor",
+    "pads_into_pools",
     "pads_of_all_axes",
     "positive_indices",
     "prepare",
@@ -97,6 +99,7 @@ _PATTERNS = (
     Pass(fuse_gelu, "fused {} Gelu", "fuse_gelu"),
     Pass(fuse_space_to_depth, "made a SpaceToDepth of {} chain", "fuse_space_to_depth"),
     Pass(drop_pad_counts, "dropped the count of pads of {} average pool"),
+    Pass(pads_into_pools, "folded the pads of {} max pool"),
     Pass(keep_zero_pads, "kept zeros out of {} max pool"),
 )
 # Each of these can open new places for the others; each removes nodes, so this ends. The hard swish
