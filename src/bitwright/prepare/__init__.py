@@ -26,6 +26,7 @@ from bitwright.prepare.fuse_layer_norm import fuse_layer_norm
 from bitwright.prepare.fuse_space_to_depth import fuse_space_to_depth
 from bitwright.prepare.keep_zero_pads import keep_zero_pads
 from bitwright.prepare.nearest_to_floor import nearest_to_floor
+from bitwright.prepare.norms_of_one import norms_of_one
 from bitwright.prepare.pads_into_pools import pads_into_pools
 from bitwright.prepare.pads_of_all_axes import pads_of_all_axes
 from bitwright.prepare.passes import Pass, PassResult, run_passes, run_until_stable
@@ -67,6 +68,7 @@ __all__ = [
     "give_biases",
     "keep_zero_pads",
     "nearest_to_floor",
+    "norms_of_one",
     "pads_into_pools",
     "pads_of_all_axes",
     "positive_indices",
@@ -91,6 +93,12 @@ _REMOVED = "removed {} constant, idle or repeated node"
 _DROP_NO_OPS = Pass(drop_no_ops, "dropped {} no-op")
 _FOLD_GEMM_SCALARS = Pass(fold_gemm_scalars, "folded the scalars of {} Gemm node")
 
+# Constants come first: a folded weight is what the passes after it look for.
+_FIRST = (
+    Pass(keep_zero_pads, "kept zeros out of {} max pool"),
+    Pass(norms_of_one, "made instance norms of {} training batch norm"),
+    Pass(fold_constants, _REMOVED),
+)
 # Larger patterns come before the folding, which would take their pieces away one by one.
 _PATTERNS = (
     Pass(fuse_instance_norm, "fused {} instance norm", "fuse_instance_norm"),
@@ -100,7 +108,6 @@ _PATTERNS = (
     Pass(fuse_space_to_depth, "made a SpaceToDepth of {} chain", "fuse_space_to_depth"),
     Pass(drop_pad_counts, "dropped the count of pads of {} average pool"),
     Pass(pads_into_pools, "folded the pads of {} max pool"),
-    Pass(keep_zero_pads, "kept zeros out of {} max pool"),
 )
 # Each of these can open new places for the others; each removes nodes, so this ends. The hard swish
 # comes before the scales and shifts, for the same reason.
@@ -173,10 +180,9 @@ def prepare_exactly(
     >>> prepare_exactly(ir.Model(graph, ir_version=10))
     []
     """
-    # Constants come first: a folded weight is what the passes after it look for.
     widened = partial(widen_half_floats, interface=rewrite.widen_interface)
     first = [Pass(widened, "widened {} float16 tensor")] if widen else []
-    first += [Pass(fold_constants, _REMOVED)] if optimize else []
+    first += _FIRST if optimize else ()
     return [
         *run_passes(model, [*first, *_PATTERNS], rewrite),
         # The scalars of Gemm are needed for right numbers, the rest is an optimization.

@@ -12,6 +12,7 @@ from bitwright.graph.constants import constant_tensor
 from bitwright.graph.editing import remove_unused_nodes
 from bitwright.graph.shapes import forget_sizes
 from bitwright.graph.subgraphs import iter_graphs
+from bitwright.prepare.known_sizes import fold_with_sizes
 from bitwright.prepare.passes import PassResult
 
 __all__ = ["fold_constants"]
@@ -19,6 +20,7 @@ __all__ = ["fold_constants"]
 # Elements, not bytes: a folded tensor may hold 256 MiB of float32, so that the transposed or cast
 # weight of a large layer is still found constant, while a model of gigabytes stays on disk.
 _LARGEST_FOLDED = 1 << 26
+_SMALL = 64
 
 # Small constants can become huge through these. A result larger than what it replaces is dropped
 # by the folder anyway, but only after it was computed.
@@ -146,12 +148,18 @@ def _fold(model: ir.Model, keep: Callable[[ir.Node], bool] | None) -> None:
     # Loaded here: the optimizer takes as long to import as a small model to quantize.
     from onnxscript.optimizer import fold_constants_ir
 
-    fold_constants_ir(
-        model,
-        onnx_shape_inference=True,
-        input_size_limit=_LARGEST_FOLDED,
-        should_fold=lambda node: False if keep is not None and keep(node) else _should_fold(node),
-    )
+    def should_fold(node: ir.Node) -> bool | None:
+        return False if keep is not None and keep(node) else _should_fold(node)
+
+    def fold() -> None:
+        fold_constants_ir(
+            model,
+            onnx_shape_inference=True,
+            input_size_limit=_LARGEST_FOLDED,
+            should_fold=should_fold,
+        )
+
+    fold_with_sizes(model, fold)
 
 
 def _should_fold(node: ir.Node) -> bool | None:
@@ -165,6 +173,9 @@ def _should_fold(node: ir.Node) -> bool | None:
         sizes.append(math.prod(shape.numpy()))
     if max(sizes, default=0) > _LARGEST_FOLDED or (node.op_type in _GROWING and not known):
         return False
+    # The optimizer would leave it; the few numbers of one are pads, mostly, which others wait for.
+    if node.op_type == "ConstantOfShape" and max(sizes, default=0) <= _SMALL:
+        return True
     return None
 
 

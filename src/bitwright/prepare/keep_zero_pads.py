@@ -1,57 +1,66 @@
 """Keep the zeros of a Pad out of the max pool behind it.
 
 ONNX Runtime makes one node of both, whose pads are lower than any number, not zero: where all that
-a window sees is negative, that is another maximum. It does so once nothing is between them, so it
-depends on when a Transpose there is gone. A Pad that names its axes is left alone.
+a window sees is negative, that is another maximum. It does so once the pads are constant and
+nothing is between them, so folding constants and transposes would change what a model computes. A
+pool that says that it has no pads is left alone.
 """
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import input_at
-from bitwright.graph.editing import replace_inputs
+from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
+from bitwright.prepare.passes import PassResult, rewrite_nodes
 
 __all__ = ["keep_zero_pads"]
 
 
 def keep_zero_pads(model: ir.Model) -> PassResult:
-    """Name the axes of each Pad with a Transpose and a MaxPool behind it; return how many.
+    """Let each MaxPool say so that a Pad's zeros may come to once folded; return how many.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
     >>> keep_zero_pads(ir.Model(graph, ir_version=10)).changed
     0
     """
-    return rewrite_nodes(model, ("Pad",), _name_axes, since=18)
+    return rewrite_nodes(model, ("MaxPool",), _keep_apart)
 
 
-def _name_axes(pad: ir.Node, names: NameScope) -> bool:
-    source = pad.inputs[0]
-    if source is None or source.shape is None or input_at(pad, 3) is not None:
+def _keep_apart(pool: ir.Node, names: NameScope) -> bool:
+    attributes = pool.attributes
+    rounds_up = attributes.get_int("ceil_mode", 0) == 1
+    padded = attributes.get_string("auto_pad", "NOTSET") != "NOTSET" or any(
+        attributes.get_ints("pads", [])
+    )
+    if rounds_up or padded:
         return False
-    if _is_never_negative(source) or not _is_pooled_behind_transposes(pad.outputs[0]):
+    before = _before_transposes(pool.inputs[0])
+    if before is None or before.op_type != "Pad" or not _pads_with_zero(before):
         return False
-    axes = Builder(pad, names).constant(np.arange(len(source.shape)), f"{pad.outputs[0].name}_axes")
-    given = list(pad.inputs)
-    replace_inputs(pad, [*given[:3], *[None] * (3 - len(given)), axes])
+    # Side by side and with pads that are constant as exported, the runtime has joined them already.
+    adjacent = before.outputs[0] is pool.inputs[0]
+    if adjacent and constant_of(input_at(before, 1)) is not None:
+        return False
+    source = _before_transposes(before.inputs[0])
+    if source is not None and source.op_type == "Relu":
+        return False
+    attributes.pop("pads", None)
+    attributes.add(ir.AttrString("auto_pad", "VALID"))
     return True
 
 
-def _is_never_negative(value: ir.Value) -> bool:
-    node = value.producer()
+def _before_transposes(value: ir.Value | None) -> ir.Node | None:
+    """Return what computes a value, but for its order of axes."""
+    node = value.producer() if value is not None else None
     while node is not None and node.op_type == "Transpose" and node.inputs[0] is not None:
         node = node.inputs[0].producer()
-    return node is not None and node.op_type == "Relu"
+    return node
 
 
-def _is_pooled_behind_transposes(value: ir.Value) -> bool:
-    readers = [node for node, _ in value.uses()]
-    if len(readers) != 1 or readers[0].op_type != "Transpose":
+def _pads_with_zero(pad: ir.Node) -> bool:
+    if pad.attributes.get_string("mode", "constant") != "constant" or "pads" in pad.attributes:
         return False
-    [behind] = readers[0].outputs
-    return _is_pooled_behind_transposes(behind) or [node.op_type for node, _ in behind.uses()] == [
-        "MaxPool"
-    ]
+    value = input_at(pad, 2)
+    number = constant_of(value)
+    return value is None or (number is not None and not number.any())

@@ -1,0 +1,192 @@
+"""Spell what reads a Shape as the optimizer knows it, for the time that it folds constants.
+
+Of a shape with an open batch, it takes sizes that are known by a Gather with a list of indices and
+a written axis alone. TorchScript writes a Gather with one index, and slices; so pads that pictures
+of a known size need are computed at run time, and no hardware folds them into a convolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph.editing import add_initializer, insert_before, remove_nodes, replace_inputs
+from bitwright.graph.names import NameScope
+from bitwright.graph.shapes import infer_shapes
+from bitwright.graph.subgraphs import iter_graphs
+
+__all__ = ["fold_with_sizes"]
+
+
+class _Spelled(NamedTuple):
+    node: ir.Node
+    op_type: str
+    inputs: list[ir.Value | None]
+    attributes: list[ir.Attr]
+
+
+def fold_with_sizes(model: ir.Model, fold: Callable[[], None]) -> None:
+    """Fold, then again while each Gather and Slice of a Shape is one that the optimizer folds.
+
+    For that, shapes with an open size are inferred anew: what exporters claim of such a tensor may
+    hold for the sample that they traced. Sizes that are folded can make others known, so this goes
+    on until there are no more.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> fold_with_sizes(ir.Model(graph, ir_version=10), lambda: print("folded"))
+    folded
+    """
+    fold()
+    found = _readers_of_sizes(model)
+    going_on = any(_may_be_known(node, picked) for node, picked in found)
+    while going_on:
+        claims = _take_claims(model)
+        infer_shapes(model)
+        _pass_shapes_on(model)
+        names = NameScope(model)
+        spelled = [_spell(node, picked, names) for node, picked in found]
+        fold()
+        for each in spelled:
+            _spell_back(each)
+        for value, claimed in claims.items():
+            value.shape = _better_known(value.shape, claimed)
+        left = _readers_of_sizes(model)
+        going_on = 0 < len(left) < len(found)
+        found = left
+
+
+def _readers_of_sizes(model: ir.Model) -> list[tuple[ir.Node, npt.NDArray[Any]]]:
+    """Return the nodes that take sizes of a shape, each with the places that it takes."""
+    return [
+        (node, picked)
+        for _, graph in iter_graphs(model)
+        for node in graph
+        if (picked := _picked(node)) is not None
+    ]
+
+
+def _may_be_known(node: ir.Node, picked: npt.NDArray[Any]) -> bool:
+    """Return whether all sizes that a node takes are numbers, be it by claim."""
+    source = node.inputs[0]
+    shape = source.producer() if source is not None else None
+    sizes = _sizes(shape) if shape is not None else None
+    return sizes is not None and all(isinstance(sizes[i], int) for i in picked.reshape(-1))
+
+
+def _take_claims(model: ir.Model) -> dict[ir.Value, ir.Shape]:
+    claims = {
+        value: value.shape
+        for _, graph in iter_graphs(model)
+        for node in graph
+        for value in node.outputs
+        if value.shape is not None and not value.shape.is_static()
+    }
+    for value in claims:
+        if not value.is_graph_output():
+            value.shape = None
+    return claims
+
+
+def _pass_shapes_on(model: ir.Model) -> None:
+    """Give what is reshaped like another tensor its shape; ONNX's inference knows closed ones."""
+    for _, graph in iter_graphs(model):
+        for node in graph:
+            like = input_at(node, 1) if node.op_type == "Reshape" else None
+            source = _shaped(like)
+            if source is not None and node.outputs[0].shape is None:
+                node.outputs[0].shape = copy(source.shape)
+
+
+def _shaped(value: ir.Value | None) -> ir.Value | None:
+    """Return the tensor whose shape a value is, or None."""
+    shape = value.producer() if value is not None else None
+    if shape is None or shape.op_type != "Shape" or shape.domain or shape.attributes:
+        return None
+    return shape.inputs[0]
+
+
+def _better_known(inferred: ir.Shape | None, claimed: ir.Shape) -> ir.Shape:
+    """Return the sizes that were inferred, and those that were claimed for the others."""
+    if inferred is None or len(inferred) != len(claimed):
+        return claimed
+    return ir.Shape(
+        [old if _is_open(new) else new for new, old in zip(inferred, claimed, strict=True)]
+    )
+
+
+def _is_open(size: int | ir.SymbolicDim) -> bool:
+    """Return whether nothing is known of a size, or a name only that ONNX's inference made up."""
+    return not isinstance(size, int) and (size.value or "unk__").startswith("unk__")
+
+
+def _picked(node: ir.Node) -> npt.NDArray[Any] | None:
+    """Return the places of a shape's sizes that a node takes, or None if it takes none."""
+    source = input_at(node, 0)
+    shape = source.producer() if source is not None else None
+    if node.domain or shape is None or shape.op_type != "Shape" or shape.domain:
+        return None
+    if node.op_type == "Gather":
+        indices = constant_of(input_at(node, 1))
+        return indices if indices is not None and indices.ndim < 2 else None
+    if node.op_type != "Slice" or input_at(node, 1) is None:
+        return None
+    sizes = _sizes(shape)
+    given = [input_at(node, index) for index in range(1, 5)]
+    bounds = [constant_of(value) for value in given]
+    if sizes is None or any(
+        value is not None and bound is None for value, bound in zip(given, bounds, strict=True)
+    ):
+        return None
+    start, end, _, step = (None if bound is None else int(bound.item()) for bound in bounds)
+    return np.arange(len(sizes))[start:end:step]
+
+
+def _sizes(shape: ir.Node) -> list[int | ir.SymbolicDim] | None:
+    """Return what is known of the sizes that a Shape gives."""
+    source = shape.inputs[0]
+    if source is None or source.shape is None:
+        return None
+    start, end = shape.attributes.get_int("start", 0), shape.attributes.get_int("end", None)
+    return list(source.shape)[start:end]
+
+
+def _spell(node: ir.Node, picked: npt.NDArray[Any], names: NameScope) -> _Spelled:
+    before = _Spelled(node, node.op_type, list(node.inputs), list(node.attributes.values()))
+    graph, output = node.graph, node.outputs[0]
+    assert isinstance(graph, ir.Graph)
+    places = add_initializer(graph, names, f"{output.name}_places", picked.reshape(-1))
+    inputs: list[ir.Value | None] = [node.inputs[0], places]
+    node.attributes.clear()
+    if picked.ndim:
+        node.op_type = "Gather"
+        node.attributes.add(ir.AttrInt64("axis", 0))
+    else:
+        sizes = ir.Value(name=names.fresh(f"{output.name}_sizes"))
+        insert_before(node, "Gather", inputs, sizes, names.fresh(f"{node.name}_sizes"), {"axis": 0})
+        node.op_type = "Reshape"
+        inputs = [sizes, add_initializer(graph, names, f"{output.name}_rank", np.array([], int))]
+    replace_inputs(node, inputs)
+    return before
+
+
+def _spell_back(before: _Spelled) -> None:
+    node = before.node
+    if node.graph is None:
+        return
+    spelled = list(node.inputs)
+    node.op_type = before.op_type
+    node.attributes.clear()
+    node.attributes.update({attribute.name: attribute for attribute in before.attributes})
+    replace_inputs(node, before.inputs)
+    for value in spelled:
+        if value is None or value in before.inputs or value.uses():
+            continue
+        producer = value.producer()
+        if producer is not None:
+            remove_nodes([producer])
