@@ -22,6 +22,7 @@ def name_of(graph):
 # What was added later comes last, so that the others keep their turns.
 ADDED = (
     "files-onnx_asr-preprocessors-gigaam_v3_conv",
+    "timm-vit_tiny_r_s16_p8_224-torchscript-13-dynamic",
     "transformers-bamba-dynamo-23-dynamic",
     "transformers-efficientnet-torchscript-20-static",
     "transformers-roc_bert-torchscript-11-static",
@@ -47,6 +48,7 @@ MENDED = {
     "nodes-rotary_embedding_expanded": ("preprocess",),
     "timm-samvit_base_patch16_224-torchscript-17-dynamic": ("adaround",),
     "timm-levit-torchscript": ("a16w8",),
+    "timm-vit_tiny_r_s16_p8_224-torchscript-13-dynamic": ("preprocess", "dynamic"),
     "transformers-albert-torchscript": ("int4-gptq", "dynamic"),
     "transformers-wav2vec2-bert-torchscript-18-static": ("int4-gptq", "bias-correction"),
 }
