@@ -51,16 +51,17 @@ def test_preprocessed_models_compute_the_same_when_optimized(tmp_path, opset):
 
 
 @pytest.mark.parametrize(
-    ("pool", "value", "count"),
+    ("pool", "value", "batch", "count"),
     [
-        ({}, 0.0, 1),
-        ({}, 1.0, 0),
-        ({"ceil_mode": 1}, 0.0, 0),
-        ({"pads": [1, 1, 0, 0]}, 0.0, 0),
-        ({"auto_pad": "SAME_UPPER"}, 0.0, 0),
+        ({}, 0.0, "batch", 1),
+        ({}, 0.0, 3, 0),
+        ({}, 1.0, "batch", 0),
+        ({"ceil_mode": 1}, 0.0, "batch", 0),
+        ({"pads": [1, 1, 0, 0]}, 0.0, "batch", 0),
+        ({"auto_pad": "SAME_UPPER"}, 0.0, "batch", 0),
     ],
 )
-def test_pads_that_are_computed_and_fold_later(pool, value, count):
+def test_pads_that_are_computed_and_fold_later(pool, value, batch, count):
     """Such a pool is not joined with them as exported; it must not be when they are constant."""
     nodes = [
         node("Shape", ["x"], ["s"]),
@@ -75,7 +76,7 @@ def test_pads_that_are_computed_and_fold_later(pool, value, count):
         "place": np.array([2]), "three": np.array([3]), "none": np.array([0]),
         "value": np.float32(value),
     }  # fmt: skip
-    proto = build(nodes, {"x": ["batch", 2, 4, 4]}, {"y": None}, arrays)
+    proto = build(nodes, {"x": [batch, 2, 4, 4]}, {"y": None}, arrays)
     _, found, _ = rewrite(proto, keep_zero_pads)
     assert found == count
     if count:

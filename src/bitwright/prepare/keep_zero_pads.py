@@ -2,8 +2,8 @@
 
 ONNX Runtime makes one node of both, whose pads are lower than any number, not zero: where all that
 a window sees is negative, that is another maximum. It does so once the pads are constant and
-nothing is between them, so folding constants and transposes would change what a model computes. A
-pool that says that it has no pads is left alone.
+nothing is between them, so to fold sizes or transposes would change what a model computes. A pool
+that says that it has no pads is left alone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.names import NameScope
+from bitwright.graph.shapes import static_shape
 from bitwright.prepare.passes import PassResult, rewrite_nodes
 
 __all__ = ["keep_zero_pads"]
@@ -38,9 +39,8 @@ def _keep_apart(pool: ir.Node, names: NameScope) -> bool:
     before = _before_transposes(pool.inputs[0])
     if before is None or before.op_type != "Pad" or not _pads_with_zero(before):
         return False
-    # Side by side and with pads that are constant as exported, the runtime has joined them already.
-    adjacent = before.outputs[0] is pool.inputs[0]
-    if adjacent and constant_of(input_at(before, 1)) is not None:
+    # Side by side and with pads that it can fold, the runtime joins them as exported, too.
+    if before.outputs[0] is pool.inputs[0] and _is_fixed(input_at(before, 1)):
         return False
     source = _before_transposes(before.inputs[0])
     if source is not None and source.op_type == "Relu":
@@ -56,6 +56,25 @@ def _before_transposes(value: ir.Value | None) -> ir.Node | None:
     while node is not None and node.op_type == "Transpose" and node.inputs[0] is not None:
         node = node.inputs[0].producer()
     return node
+
+
+def _is_fixed(value: ir.Value | None) -> bool:
+    """Return whether a value follows from constants and from shapes without an open size."""
+    waiting, seen = [value], {value}
+    while waiting:
+        value = waiting.pop()
+        node = value.producer() if value is not None else None
+        if value is None or value.is_initializer():
+            continue
+        if node is None:
+            return False
+        if node.op_type == "Shape":
+            if node.inputs[0] is None or static_shape(node.inputs[0]) is None:
+                return False
+            continue
+        waiting += [each for each in node.inputs if each not in seen]
+        seen.update(node.inputs)
+    return True
 
 
 def _pads_with_zero(pad: ir.Node) -> bool:
