@@ -83,9 +83,21 @@ def test_another_limit_goes_on_where_the_first_ended():
 def test_float_is_run_once():
     kept, session = journal(), Session()
     one = evaluator(kept, session=session)
-    assert one.float_score == 1.0
+    assert one.float_score(whole=True) == (1.0, COUNT)
     one.test("a", lambda: Runnable(Session(), None), 0.01)
-    assert evaluator(kept, session=session).float_score == 1.0
+    assert evaluator(kept, session=session).float_score() == (1.0, COUNT)
+    assert session.runs == COUNT
+
+
+def test_float_is_run_no_further_than_the_models_beside_it():
+    kept, session, bad = journal(), Session(), Session(wrong_every=1)
+    one = evaluator(kept, session=session)
+    assert one.float_score() == (1.0, COUNT // 8)
+    one.test("bad", lambda: Runnable(bad, None), 0.01)
+    assert session.runs == bad.runs == COUNT // 8
+    one.test("close", lambda: Runnable(Session(wrong_every=100), None), 0.0125)
+    assert session.runs == COUNT
+    assert evaluator(kept, session=session).float_score() == (1.0, COUNT)
     assert session.runs == COUNT
 
 

@@ -113,12 +113,18 @@ class Evaluator:
     def __len__(self) -> int:
         return len(self._order)
 
-    @property
-    def float_score(self) -> float:
-        """The metric of the float model."""
+    def float_score(self, *, whole: bool = False) -> tuple[float, int]:
+        """Return the metric of the float model, and on how many samples it is known.
+
+        Where samples are scored one by one, float is run no further than other models are, unless
+        the `whole` set is asked for.
+        """
         if self._metric.scope == "set":
-            return self._float_set(len(self))[0]
-        return float(np.mean(self._float_scores(len(self))))
+            return self._float_set(len(self))[0], len(self)
+        lazy = self._metric.scope == "sample" and not whole
+        self._float_scores(look_sizes(len(self))[0][0] if lazy else len(self))
+        known: list[float] = self._journal.get(f"{self._part}/{FLOAT}")
+        return float(np.mean(known)), len(known)
 
     def test(
         self,
@@ -169,33 +175,34 @@ class Evaluator:
     def _float_scores(self, size: int) -> list[float]:
         """Return the scores of the float model, sample by sample."""
         name = f"{self._part}/{FLOAT}"
-        known: list[float] | None = self._journal.get(name)
-        if known is None:
+        known: list[float] = self._journal.get(name) or []
+        if len(known) < size:
             if self._metric.scope == "model":
                 known = self._metric.score_model(self._proto(self._open_float()), self._all(size))
             elif self._metric.against_float:
                 known = [1.0] * len(self)  # it agrees with itself
             else:
-                known = self._score_float()
+                known = [*known, *self._score_float(range(len(known), size))]
             self._journal[name] = known
         return known[:size]
 
-    def _score_float(self) -> list[float]:
-        """Run the float model on all samples; nothing of its outputs is kept."""
+    def _score_float(self, places: Sequence[int]) -> list[float]:
+        """Run the float model on samples; nothing of its outputs is kept."""
         scores, margins = [], []
         with self.open(self._open_float()) as workers:
-            for index, found in enumerate(self.outputs(workers, range(len(self)))):
+            for index, found in zip(places, self.outputs(workers, places), strict=True):
                 sample = self.sample(index)
                 scores.append(self._metric.score(found, sample, None))
                 margins.append(margin_of(found, sample))
-        self._journal[f"{self._part}/{FLOAT}/margins"] = margins
+        name = f"{self._part}/{FLOAT}/margins"
+        self._journal[name] = [*(self._journal.get(name) or []), *margins]
         return scores
 
     # Samples that are likely to change --------------------------------------------------------
 
     def note_scores(self, name: str, scores: Mapping[int, float]) -> None:
         """Remember what a model lost: others of the same plan will lose there, too."""
-        before = self._float_scores(len(self))
+        before = self._float_scores(max(scores, default=-1) + 1)
         lost = {index for index, score in scores.items() if score < before[index]}
         self._lost.setdefault(name, set()).update(lost)
 
@@ -206,10 +213,12 @@ class Evaluator:
         """
         if self._metric.most is not None:
             return self._metric.most
-        values = {self._metric.sign * score for score in self._float_scores(len(self))}
-        if values <= {0.0, 1.0} and self._metric.sign > 0:
-            return 1.0
-        return 0.0 if values <= {0.0, 1.0} else None
+        most = 1.0 if self._metric.sign > 0 else 0.0
+        # Some scores may tell that it gives others; that it does not, only all of them.
+        for size in (look_sizes(len(self))[0][0], len(self)):
+            if not {self._metric.sign * score for score in self._float_scores(size)} <= {0.0, 1.0}:
+                return None
+        return most
 
     def hard_samples(self, most: float) -> list[int]:
         """Return the samples that are likely to change, or may gain, in the order to try them."""

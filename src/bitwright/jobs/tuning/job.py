@@ -238,17 +238,18 @@ class _Job:
     def run(self) -> TuneResult:
         """Search, and measure the result on samples that the search has not seen."""
         request, evaluator = self._request, self._evaluator
-        float_score = evaluator.float_score
-        limit = request.goal.limit(float_score)
+        score, samples = evaluator.float_score(whole=request.goal.relative)
+        limit = request.goal.limit(score)
         planned = planned_evaluations(len(self._stages))
         per_sample = evaluator.sample_seconds
         about = "" if per_sample is None else f", {per_sample * len(evaluator):.0f} s each at most"
+        scope = f" on the first {samples} samples" if samples < len(evaluator) else ""
         request.report(
-            f"float: {self._metric.name} {float_score:.4g}; at most {planned} evaluations of "
+            f"float: {self._metric.name} {score:.4g}{scope}; at most {planned} evaluations of "
             f"{len(evaluator)} samples{about}"
         )
         search = self._search(limit)
-        return self._finish(search, float_score, limit, planned)
+        return self._finish(search, limit, planned)
 
     @cached_property
     def _prepared(self) -> Prepared:
@@ -484,7 +485,7 @@ class _Job:
 
     # The result -------------------------------------------------------------------------------
 
-    def _finish(self, search: Search, float_score: float, limit: float, planned: int) -> TuneResult:
+    def _finish(self, search: Search, limit: float, planned: int) -> TuneResult:
         request, best = self._request, search.best
         assert best is not None  # the first plan is evaluated in any case
         if best.measured_cost is None:
@@ -526,7 +527,7 @@ class _Job:
             metric=self._metric.name,
             max_drop=limit,
             purpose=request.goal.purpose,
-            float_score=self._metric.sign * float_score,
+            float_score=self._metric.sign * self._evaluator.float_score()[0],
             float_cost=float_cost,
             float_spread=self._float_latency()[1:] if request.goal.purpose == "speed" else None,
             points=tuple(point for _, point in points),

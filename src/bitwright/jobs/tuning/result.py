@@ -156,6 +156,7 @@ class TuneResult:
     purpose: Purpose
     """What cost is: milliseconds for "speed", bytes for "size"."""
     float_score: float
+    """The metric of float, on as many samples of the search as any model was evaluated on."""
     float_cost: float
     float_spread: tuple[float, float] | None = None
     """Between which milliseconds 10 to 90 % of its turns lay; None: cost is in bytes."""
