@@ -384,3 +384,22 @@ def test_the_size_of_the_file_is_known_before_it_is_written(builders, tmp_path, 
 def test_a_device_is_not_replaced_by_a_file():
     with pytest.raises(OutputError, match="is a pipe or a device; give the path of a regular file"):
         check_destination(os.devnull)
+
+
+def test_a_disk_that_fails_while_more_is_written_is_told_and_nothing_is_left(tmp_path, monkeypatch):
+    """What is on disk is synced meanwhile, and the system tells of a failure only once."""
+    calls = []
+
+    def fail_once(descriptor):
+        calls.append(descriptor)
+        if len(calls) == 1:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(saving, "_SYNCED", 1 << 10)
+    monkeypatch.setattr(saving.os, "fsync", fail_once)
+    weights = [ir.tensor(np.full((64, 64), n, np.float32), name=f"w{n}") for n in range(4)]
+    values = [ir.Value(name=w.name, const_value=w) for w in weights]
+    graph = ir.Graph([], values, nodes=[], initializers=values, opset_imports={"": 21}, name="g")
+    with pytest.raises(OutputError, match="Input/output error"):
+        saving.save_model(ir.Model(graph, ir_version=10), tmp_path / "m.onnx", external_data=True)
+    assert not list(tmp_path.iterdir())

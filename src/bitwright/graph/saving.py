@@ -9,7 +9,7 @@ import re
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate
@@ -59,6 +59,7 @@ EXTERNAL_DATA_THRESHOLD = 2_000_000_000
 _SMALLEST_EXTERNAL_TENSOR = 1024
 
 _CHUNK = 64 << 20
+_SYNCED = 64 << 20
 
 _Item = TypeVar("_Item")
 
@@ -345,13 +346,36 @@ def _write_tensors(
     """Stream tensors one after another, in constant memory."""
     lengths = [0] * len(slots)
     parts = ((i, chunk) for i, slot in enumerate(slots) for chunk in _chunks(slot.tensor))
-    for index, chunk in _read_ahead(parts):
-        file.write(chunk)
-        if digest is not None:
-            digest.update(chunk)
-        lengths[index] += len(chunk)
+    with _put_to_disk(file) as note_written:
+        for index, chunk in _read_ahead(parts):
+            file.write(chunk)
+            if digest is not None:
+                digest.update(chunk)
+            lengths[index] += len(chunk)
+            note_written(len(chunk))
     ends = list(accumulate(lengths))
     ranges += [(end - length, length) for end, length in zip(ends, lengths, strict=True)]
+
+
+@contextmanager
+def _put_to_disk(file: BinaryIO) -> Iterator[Callable[[int], None]]:
+    """Let the disk take what is written while more of it is made; give what counts the bytes."""
+    waiting = 0
+    with ThreadPoolExecutor(1, thread_name_prefix="bitwright-sync") as pool:
+        running: Future[None] | None = None
+
+        def note_written(count: int) -> None:
+            nonlocal waiting, running
+            waiting += count
+            if waiting >= _SYNCED and (running is None or running.done()):
+                if running is not None:
+                    running.result()  # the system tells of a failure once
+                file.flush()
+                running, waiting = pool.submit(os.fsync, file.fileno()), 0
+
+        yield note_written
+        if running is not None:
+            running.result()
 
 
 def _read_ahead(items: Iterator[_Item]) -> Iterator[_Item]:
