@@ -98,7 +98,9 @@ def test_a_size_behind_a_norm_that_is_reshaped_like_its_input_is_known():
         ({"starts": [2], "ends": [4]}, True),
         ({"starts": [-2], "ends": [9]}, True),
         ({"starts": [3], "ends": [0], "axes": [0], "steps": [-1]}, True),
+        ({"starts": [4], "ends": [4]}, True),
         ({"starts": [0], "ends": [2]}, False),
+        ({"starts": [], "ends": []}, False),
     ],
 )
 def test_slices_of_a_shape(bounds, known):
@@ -109,7 +111,7 @@ def test_slices_of_a_shape(bounds, known):
         node("ReduceSum", ["f"], ["total"], keepdims=0),
         node("Mul", ["x", "total"], ["y"]),
     ]
-    arrays = {name: np.array(values) for name, values in bounds.items()}
+    arrays = {name: np.array(values, int) for name, values in bounds.items()}
     proto = build(nodes, PICTURES, {"y": None}, arrays)
     model, _, _ = rewrite(proto, fold_constants)
     assert ("Slice" not in op_types(model)) == known
@@ -152,3 +154,16 @@ def test_a_size_that_only_the_exporter_claims_is_not_folded():
     assert op_types(model)["Gather"] == 1
     samples = make_samples(proto, 2, open_size=5)
     assert_same(proto, model, samples=samples)
+
+
+def test_an_index_behind_the_last_size_is_left_to_the_runtime():
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Gather", ["s", "place"], ["size"]),
+        node("Cast", ["size"], ["f"], to=TensorProto.FLOAT),
+        node("Mul", ["x", "f"], ["y"]),
+    ]
+    proto = build(nodes, PICTURES, {"y": None}, {"place": np.int64(4)})
+    model, count, _ = rewrite(proto, fold_constants, infer=False)
+    assert count == 0
+    assert op_types(model)["Gather"] == 1

@@ -131,16 +131,20 @@ def _picked(node: ir.Node) -> npt.NDArray[Any] | None:
     shape = source.producer() if source is not None else None
     if node.domain or shape is None or shape.op_type != "Shape" or shape.domain:
         return None
-    if node.op_type == "Gather":
-        indices = constant_of(input_at(node, 1))
-        return indices if indices is not None and indices.ndim < 2 else None
-    if node.op_type != "Slice" or input_at(node, 1) is None:
-        return None
     sizes = _sizes(shape)
+    if node.op_type == "Gather" and sizes is not None:
+        indices = constant_of(input_at(node, 1))
+        if indices is None or indices.ndim > 1:
+            return None
+        within = (-len(sizes) <= indices) & (indices < len(sizes))
+        return indices if within.all() else None  # else the model is wrong, and its runtime says so
+    if node.op_type != "Slice" or sizes is None or input_at(node, 1) is None:
+        return None
     given = [input_at(node, index) for index in range(1, 5)]
     bounds = [constant_of(value) for value in given]
-    if sizes is None or any(
-        value is not None and bound is None for value, bound in zip(given, bounds, strict=True)
+    if any(
+        value is not None and (bound is None or bound.size != 1)
+        for value, bound in zip(given, bounds, strict=True)
     ):
         return None
     start, end, _, step = (None if bound is None else int(bound.item()) for bound in bounds)
