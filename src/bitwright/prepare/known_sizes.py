@@ -23,6 +23,9 @@ from bitwright.graph.subgraphs import iter_graphs
 
 __all__ = ["fold_with_sizes"]
 
+_MOST_ROUNDS = 8
+"""Of the models of the zoo, none takes more than three."""
+
 
 class _Spelled(NamedTuple):
     node: ir.Node
@@ -36,7 +39,7 @@ def fold_with_sizes(model: ir.Model, fold: Callable[[], None]) -> None:
 
     For that, shapes with an open size are inferred anew: what exporters claim of such a tensor may
     hold for the sample that they traced. Sizes that are folded can make others known, so this goes
-    on until there are no more.
+    on until there are no more, or for so long that the rest may be computed at run time.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
     >>> fold_with_sizes(ir.Model(graph, ir_version=10), lambda: print("folded"))
@@ -44,8 +47,9 @@ def fold_with_sizes(model: ir.Model, fold: Callable[[], None]) -> None:
     """
     fold()
     found = _readers_of_sizes(model)
-    going_on = any(_may_be_known(node, picked) for node, picked in found)
-    while going_on:
+    if not any(_may_be_known(node, picked) for node, picked in found):
+        return
+    for _ in range(_MOST_ROUNDS):
         claims = _take_claims(model)
         infer_shapes(model)
         _pass_shapes_on(model)
@@ -57,7 +61,8 @@ def fold_with_sizes(model: ir.Model, fold: Callable[[], None]) -> None:
         for value, claimed in claims.items():
             value.shape = _better_known(value.shape, claimed)
         left = _readers_of_sizes(model)
-        going_on = 0 < len(left) < len(found)
+        if not 0 < len(left) < len(found):
+            return
         found = left
 
 
