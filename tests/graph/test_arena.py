@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -45,3 +46,13 @@ def test_what_is_still_read_stays_as_it_is(doubling):
     others = [run_session(doubling, {"x": np.zeros(1000, np.float32)}) for _ in range(3)]
     assert all((other["y"] == 1).all() for other in others)
     np.testing.assert_allclose(found["y"], np.e, rtol=1e-6)
+
+
+def test_where_nothing_was_shared_no_session_is_opened():
+    script = (
+        "import onnxruntime as ort\n"
+        "from bitwright.graph.arena import give_back_memory\n"
+        "ort.InferenceSession = None\n"
+        "give_back_memory()\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

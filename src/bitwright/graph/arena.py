@@ -25,10 +25,12 @@ def share_arena(options: ort.SessionOptions) -> None:
 
 
 def give_back_memory() -> None:
-    """Give what nobody uses of the arena back to the system.
+    """Give what nobody uses of the arena back to the system, if there is one.
 
     >>> give_back_memory()
     """
+    if not _make_arena.cache_info().currsize:
+        return
     session = _idle_session()
     # Both ends of the run lie elsewhere: what it took from the arena would keep a region of it.
     binding = session.io_binding()
