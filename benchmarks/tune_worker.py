@@ -5,7 +5,8 @@ one thread: pinned to a core, those that ONNX Runtime takes for all cores would 
 other, which doubles a peer's CPU time.
 
 A sample is right if the classes that it gets, repeated ones and blanks left out where they are a
-sequence, are those of its label; a picture is as good as its boxes, a recording as its windows.
+sequence, are those of its label; a picture is as good as its boxes. Recordings are scored together:
+how often a window of speech is above one without.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from area_under_roc import area_under_roc
 from boxes import f1_of_objects
 from measure import report
 
@@ -34,28 +36,36 @@ def is_right(scores: np.ndarray, label: np.ndarray) -> float:
     return float(np.array_equal(best, np.asarray(label).reshape(-1)))
 
 
-def right_windows(scores: np.ndarray, label: np.ndarray) -> float:
-    """Return the share of windows that are taken for speech or silence as they should be."""
-    return float(np.mean((scores.reshape(-1) > 0.5) == label))
+def rank_windows(outputs: list[np.ndarray], labels: list[np.ndarray]) -> float:
+    """Return the area under ROC of all windows of all recordings."""
+    return area_under_roc(np.stack([one.reshape(-1) for one in outputs]), np.stack(labels))
 
 
-SCORES = {"classes": is_right, "objects": f1_of_objects, "windows": right_windows}
+SCORES = {"classes": is_right, "objects": f1_of_objects}
+"""For a sample, from its first output and its label."""
+SET_SCORES = {"windows": rank_windows}
+"""For all samples, from their first outputs and their labels."""
 
 
 def bitwright(task: dict[str, Any], samples: list[Sample], labelled: list[Sample]) -> dict:
     import bitwright
 
-    judge = SCORES[task["score"]]
+    kind = task["score"]
 
     def score(outputs: dict[str, np.ndarray], sample: Sample) -> float:
-        return judge(next(iter(outputs.values())), sample["label"])
+        return SCORES[kind](next(iter(outputs.values())), sample["label"])
+
+    def score_set(outputs: list[dict[str, np.ndarray]], samples: list[Sample]) -> float:
+        first = [next(iter(found.values())) for found in outputs]
+        return SET_SCORES[kind](first, [sample["label"] for sample in samples])
 
     result = bitwright.tune(
         task["model"],
         task["output"],
         data=samples,
         eval_data=labelled,
-        evaluate=score,
+        evaluate=score_set if kind in SET_SCORES else score,
+        evaluate_on="set" if kind in SET_SCORES else "sample",
         max_drop=task["drop"],
         work=task["work"],
         log=lambda line: print(f"  {line}", file=sys.stderr, flush=True),
@@ -73,22 +83,26 @@ def nncf(task: dict[str, Any], samples: list[Sample], labelled: list[Sample]) ->
     import onnx
     import onnxruntime
 
-    judge = SCORES[task["score"]]
+    kind = task["score"]
     use_one_thread(onnxruntime.InferenceSession)
     # The part that our search evaluates on; the rest is for the end in both cases.
     validation = [labelled[index] for index in task["evaluation"]]
     calls = 0
 
-    def validate(model: onnx.ModelProto, items: Any) -> tuple[float, list[float]]:
+    def validate(model: onnx.ModelProto, items: Any) -> tuple[float, list[Any]]:
         nonlocal calls
         calls += 1
         session = onnxruntime.InferenceSession(
             model.SerializeToString(), providers=["CPUExecutionProvider"]
         )
-        found = []
+        outputs, labels = [], []
         for item in items:
             feeds = {name: array for name, array in item.items() if name != "label"}
-            found.append(judge(session.run(None, feeds)[0], item["label"]))
+            outputs.append(session.run(None, feeds)[0])
+            labels.append(item["label"])
+        if kind in SET_SCORES:
+            return SET_SCORES[kind](outputs, labels), [[output] for output in outputs]
+        found = [SCORES[kind](*pair) for pair in zip(outputs, labels, strict=True)]
         return float(np.mean(found)), found
 
     quantized = nncf.quantize_with_accuracy_control(

@@ -30,12 +30,11 @@ def draw(random, drop, flips, count):
 
 def run(before, after, limit):
     """Return the verdict, whether it came early or was sure, and how many samples it took."""
-    looks = look_sizes(len(before))
-    for size, bound in looks:
+    for size in look_sizes(len(before)):
         found = drop_of_pairs(before[:size], after[:size])
-        verdict = found.verdict(limit, last=size == len(before), bound=bound)
+        verdict = found.verdict(limit, last=size == len(before))
         if verdict != "open":
-            sure = found.verdict(limit, last=False, bound=bound) != "open"
+            sure = found.verdict(limit, last=False) != "open"
             return verdict, sure, size
     raise AssertionError("the last look decides")
 
@@ -56,18 +55,39 @@ def test_at_the_limit_itself_each_sure_verdict_is_wrong_in_five_percent_at_most(
     assert sure_fail < 0.05
 
 
+@pytest.mark.parametrize(("share", "count"), [(0.2, 320), (0.2, 1600), (0.05, 3200)])
+def test_where_few_samples_lose_much_a_model_at_the_limit_hardly_passes_early(share, count):
+    random = np.random.default_rng(0)
+
+    def change():
+        hit = random.random(count) < share
+        return np.where(hit, random.exponential(LIMIT / share, count), 0.0)
+
+    found = [run(change(), np.zeros(count), LIMIT) for _ in range(1000)]
+    assert sum(verdict == "pass" and size < count for verdict, _, size in found) < 60
+
+
+def test_no_model_passes_before_fifty_samples_but_one_may_fail():
+    random = np.random.default_rng(0)
+    noise = random.normal(0, 1e-4, 400)
+    assert run(noise, np.zeros(400), LIMIT)[2] == 50
+    assert run(noise[:200], np.zeros(200), LIMIT)[2] == 50
+    assert run(noise + 0.1, np.zeros(400), LIMIT)[2] == 50
+    assert run(noise[:200] + 0.1, np.zeros(200), LIMIT)[2] == 25
+
+
 def test_a_drop_far_beyond_the_limit_never_passes_and_takes_a_fraction_of_the_samples():
     passed, _, sure_fail, samples = rates(0.08, 0.1, 1000)
     assert passed == 0
     assert sure_fail > 0.99
-    assert samples < 400
+    assert samples < 250
 
 
 def test_a_model_without_a_drop_passes_and_takes_fewer_samples():
     passed, _, sure_fail, samples = rates(0.0, 0.003, 2000)
     assert passed > 0.99
     assert sure_fail < 0.001
-    assert samples < 1600
+    assert samples < 1200
 
 
 def test_a_few_equal_pairs_prove_nothing():
@@ -89,6 +109,24 @@ def test_the_jackknife_over_folds_has_the_error_of_the_mean_where_the_metric_is_
     folds = [change[np.arange(400) % 20 != fold].mean() for fold in range(20)]
     found = drop_of_folds(400, change.mean(), folds, 0.0)
     assert found.error == pytest.approx(change.std() / math.sqrt(400), rel=0.4)
+
+
+@pytest.mark.parametrize(("drop", "wrong"), [(LIMIT, 0.05), (0.05, 0.0)])
+def test_a_metric_of_the_set_passes_early_as_rarely_as_one_of_samples(drop, wrong):
+    """Of 1,000 models at the limit itself, and of as many far beyond it."""
+    random = np.random.default_rng(4)
+
+    def passes_early():
+        before, after = draw(random, drop, 0.06, 1600)
+        for size in look_sizes(1600)[:-1]:
+            change = (before - after)[:size]
+            folds = [change[np.arange(size) % 20 != fold].mean() for fold in range(20)]
+            found = drop_of_folds(size, change.mean(), folds, 0.75)
+            if found.verdict(LIMIT, last=False) != "open":
+                return found.mean < LIMIT
+        return False
+
+    assert sum(passes_early() for _ in range(1000)) <= 1000 * wrong
 
 
 def test_an_unknown_error_leaves_the_mean_to_decide():

@@ -101,6 +101,25 @@ def test_float_is_run_no_further_than_the_models_beside_it():
     assert session.runs == COUNT
 
 
+def test_one_that_is_likely_to_pass_does_not_have_float_run_on_all_samples():
+    session, good = Session(), Session(wrong_every=40)
+    one = evaluator(journal(), session=session)
+    tested = one.test("good", lambda: Runnable(good, None), 0.15)
+    assert tested.verdict == "pass"
+    assert session.runs == good.runs == tested.drop.samples < COUNT
+
+
+def test_in_order_no_sample_is_taken_before_others():
+    """Else the drop would be known at one end only."""
+    judge, lost = evaluator(journal()), range(0, COUNT, 60)
+    for name in ("first", "second"):
+        session = Session(wrong=lost)
+        opened = Runnable(session, None)
+        tested = judge.test(name, lambda opened=opened: opened, 0.0125, in_order=True)
+        assert tested.drop.interval is not None
+        assert session.runs == COUNT
+
+
 def test_a_stop_between_two_looks_keeps_what_was_seen():
     session = Session(wrong_every=20)
     tested = evaluator(journal()).test(
@@ -115,10 +134,9 @@ def test_the_mean_as_a_metric_of_the_set_drops_as_far_as_sample_by_sample():
         return float(np.mean([right(o, s) for o, s in zip(outputs, samples, strict=True)]))
 
     opened = Runnable(Session(wrong_every=8), None)
-    alone = evaluator(journal()).test("a", lambda: opened, 0.0, in_one=True)
-    of_set = evaluator(journal(), Metric("share", share, "set")).test(
-        "a", lambda: opened, 0.0, in_one=True
-    )
+    alone = evaluator(journal()).test("a", lambda: opened, 1 / 8)
+    of_set = evaluator(journal(), Metric("share", share, "set")).test("a", lambda: opened, 1 / 8)
+    assert alone.drop.samples == of_set.drop.samples == COUNT
     assert of_set.drop.mean == pytest.approx(alone.drop.mean)
     assert of_set.drop.error == pytest.approx(alone.drop.error, rel=0.5)
 
@@ -126,7 +144,7 @@ def test_the_mean_as_a_metric_of_the_set_drops_as_far_as_sample_by_sample():
 def test_agreement_needs_no_labels_and_counts_what_changed():
     metric = Metric("same", lambda o, s, e: float(o["y"][0] == e["y"][0]), against_float=True)
     opened = Runnable(Session(wrong_every=4), None)
-    tested = evaluator(journal(), metric).test("a", lambda: opened, 1.0, in_one=True)
+    tested = evaluator(journal(), metric).test("a", lambda: opened, 1 / 4)
     assert tested.drop.mean == pytest.approx(1 / 4)
     assert open_metric("agreement").against_float
 

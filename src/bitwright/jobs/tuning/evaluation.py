@@ -116,15 +116,17 @@ class Evaluator:
     def float_score(self, *, whole: bool = False) -> tuple[float, int]:
         """Return the metric of the float model, and on how many samples it is known.
 
-        Where samples are scored one by one, float is run no further than other models are, unless
-        the `whole` set is asked for.
+        Float is run no further than other models are, unless the `whole` set is asked for.
         """
+        looks = look_sizes(len(self))
+        size = len(self) if whole or self._metric.scope == "model" else looks[0]
         if self._metric.scope == "set":
-            return self._float_set(len(self))[0], len(self)
-        lazy = self._metric.scope == "sample" and not whole
-        self._float_scores(look_sizes(len(self))[0][0] if lazy else len(self))
-        known: list[float] = self._journal.get(f"{self._part}/{FLOAT}")
-        return float(np.mean(known)), len(known)
+            known = [look for look in looks if self._set_key(look) in self._journal]
+            size = max([size, *known])
+            return self._float_set(size)[0], size
+        self._float_scores(size)
+        scores: list[float] = self._journal.get(f"{self._part}/{FLOAT}")
+        return float(np.mean(scores)), len(scores)
 
     def test(
         self,
@@ -132,8 +134,8 @@ class Evaluator:
         open_model: Open,
         limit: float,
         *,
-        in_one: bool = False,
         first_look: bool = False,
+        in_order: bool = False,
         may_go_on: Callable[[float], bool] = lambda seconds: True,
     ) -> Outcome:
         """Say whether a model is within the limit, from as few samples as that takes.
@@ -141,29 +143,31 @@ class Evaluator:
         The samples are in random order, so that a part of them tells about all. Where the first
         look leaves it open, those that are likely to change come next: by themselves they say
         nothing of the others, but where they lose more than all samples together may, the
-        model is beyond the limit for sure.
+        model is beyond the limit for sure. With too little of a drop to expect that, float is not
+        run on all samples for it.
 
-        `in_one` looks at all samples, and only once, `first_look` only at the first of them: then
-        the verdict may be "open". `may_go_on` hears how long the next look will
-        take, and may stop the evaluation before it.
+        `first_look` ends with the first look, and the verdict may be "open"; `in_order` takes no
+        samples before others, so that the drop has its error in any case. `may_go_on` hears how
+        long the next look will take, and may stop the evaluation before it.
         """
         looks = look_sizes(len(self))
-        if in_one or self._metric.scope == "model":
+        if self._metric.scope == "model":
             looks = looks[-1:]
         elif first_look:
             looks = looks[:1]
         run = _Run(self, name, open_model)
         tested: Outcome | None = None
-        for size, bound in looks:
+        for size in looks:
             if tested is not None and not run.knows(size):
                 ahead = (self.sample_seconds or 0.0) * (size - tested.drop.samples)
                 if not may_go_on(ahead):
                     break
             found = run.look(size)
-            tested = Outcome(found, found.verdict(limit, last=size == len(self), bound=bound))
+            tested = Outcome(found, found.verdict(limit, last=size == len(self)))
             if tested.verdict != "open":
                 break
-            if size == looks[0][0] and len(looks) > 1:
+            likely = found.mean > limit or self._knows_float
+            if size == looks[0] and len(looks) > 1 and likely and not in_order:
                 counted = run.count_losses(limit, may_go_on)
                 if counted is not None:
                     return Outcome(counted, "fail")
@@ -171,6 +175,11 @@ class Evaluator:
         return tested
 
     # What float gave --------------------------------------------------------------------------
+
+    @property
+    def _knows_float(self) -> bool:
+        """Whether float was run on all samples."""
+        return len(self._journal.get(f"{self._part}/{FLOAT}") or ()) == len(self)
 
     def _float_scores(self, size: int) -> list[float]:
         """Return the scores of the float model, sample by sample."""
@@ -215,7 +224,7 @@ class Evaluator:
             return self._metric.most
         most = 1.0 if self._metric.sign > 0 else 0.0
         # Some scores may tell that it gives others; that it does not, only all of them.
-        for size in (look_sizes(len(self))[0][0], len(self)):
+        for size in (look_sizes(len(self))[0], len(self)):
             if not {self._metric.sign * score for score in self._float_scores(size)} <= {0.0, 1.0}:
                 return None
         return most
@@ -232,14 +241,16 @@ class Evaluator:
 
     def _float_set(self, size: int) -> tuple[float, list[float]]:
         """Return the score of the float model on the first samples, and without each fold."""
-        name = f"{self._part}/{FLOAT}/{size}"
-        known = self._journal.get(name)
+        known = self._journal.get(self._set_key(size))
         if known is None:
             self.expect(size)
             outputs = [self.expected(index) for index in range(size)]
             known = self.score_folds(outputs)
-            self._journal[name] = known
+            self._journal[self._set_key(size)] = known
         return known[0], known[1]
+
+    def _set_key(self, size: int) -> str:
+        return f"{self._part}/{FLOAT}/{size}"
 
     def score_folds(self, outputs: Sequence[Outputs]) -> tuple[float, list[float]]:
         """Return the score of a whole set, and without each fold of it in turn."""
@@ -412,7 +423,7 @@ class _Run:
     def _known_scores(self, size: int) -> list[float]:
         """Return the scores of the largest look before this one."""
         owner = self._evaluator
-        for before, _ in reversed(look_sizes(len(owner))):
+        for before in reversed(look_sizes(len(owner))):
             known = owner._journal.get(self._key(before)) if before < size else None
             if known is not None and known["scores"] is not None:
                 return list(known["scores"])

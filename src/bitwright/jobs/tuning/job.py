@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -493,7 +492,7 @@ class _Job:
         made = self._reopen(best) or search.make(best)
         self._keep_best(best, made)
         made = self._with_notes(best, made)
-        final = self._final(best, made)
+        final = self._final(best, made, limit)
         contradicted = final is not None and final.mean > limit and final.is_sure(limit)
         is_float = not any(node.quantized for node in made.plan.nodes.values())
         met = best.passes and not contradicted and not is_float
@@ -547,14 +546,17 @@ class _Job:
             path=request.output,
         )
 
-    def _final(self, best: Found, made: Made) -> Drop | None:
-        """Measure the best model on samples that the search has not seen, and only it."""
+    def _final(self, best: Found, made: Made, limit: float) -> Drop | None:
+        """Measure the best model on samples that the search has not seen, and only it.
+
+        Of these, too, it takes no more than tell on which side of the limit the model is.
+        """
         if self._request.eval_data is None and self._metric.scope == "model":
             return None  # the function has samples of its own
         evaluator = self._evaluate_on(self._parts.final, "final")
         if evaluator.sample_seconds is None:
             evaluator.sample_seconds = self._evaluator.sample_seconds
-        return evaluator.test(best.name, lambda: made.runnable, math.inf, in_one=True).drop
+        return evaluator.test(best.name, lambda: made.runnable, limit, in_order=True).drop
 
     @cached_property
     def _meter(self) -> LatencyMeter:
