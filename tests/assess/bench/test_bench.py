@@ -7,12 +7,12 @@ import math
 import numpy as np
 import onnx
 import pytest
-from support.models import build, make_cnn, make_mlp, node, normal
+from support.models import build, make_cnn, make_mlp, make_samples, node, normal, weight
 from support.pair_models import make_conv
 
 from bitwright import graph
 from bitwright.assess import bench_models
-from bitwright.assess.bench.profile import NodeTime, Profile
+from bitwright.assess.bench.profile import NodeTime, Profile, profile_models
 from bitwright.assess.bench.results import Benchmark, ModelBenchmark
 from bitwright.errors import BitwrightError, DataError, ModelError, TargetError
 
@@ -57,6 +57,24 @@ def test_a_node_that_fell_back_to_float_is_named_with_its_reason(found):
     assert (conv.name, conv.kind) == ("conv", "float")
     assert conv.reason == "its output 'conv' has no Q/DQ pair"
     assert found.float_nodes(0) == []
+
+
+def test_what_the_runtime_added_stands_behind_a_node_of_the_model():
+    """It computes HardSwish by two nodes of its own names."""
+    model = build(
+        [
+            node("MatMul", ["x", "w"], ["y"], "product"),
+            node("Transpose", ["y"], ["t"], "turn"),
+            node("HardSwish", ["t"], ["z"], "swish"),
+        ],
+        {"x": (4, 8)},
+        {"z": (6, 4)},
+        {"w": weight(8, 6)},
+    )
+    [profile] = profile_models([graph.load_model(model)], [make_samples(model, 1)], seconds=0.01)
+    behind = {each.op: each.behind or each.name for each in profile.nodes}
+    assert len(behind) > 2
+    assert set(behind.values()) <= {"product", "turn", "swish"}
 
 
 def test_the_profile_tells_what_ran(found):

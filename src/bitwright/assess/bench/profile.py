@@ -6,7 +6,7 @@ import statistics
 import time
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -57,6 +57,8 @@ class NodeTime:
     milliseconds: float
     reason: str | None = None
     """Why it ran in float, where pairs around it asked for integers."""
+    behind: str | None = None
+    """For nodes that the runtime added, the node of the model that they stand behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +185,14 @@ class _Profiled:
         unfused = find_unfused(self._optimized)
         nodes = []
         seen = set()
+        known: dict[ir.Node, str | None] = {}
+        """Node -> the one of the model that it is, or stands behind."""
+        given = _given_names(self._optimized.model, times)
         for node in self._optimized.model.graph.all_nodes():
-            key = node.name
+            key = node.name or given.get(node)
+            makers = (value.producer() for value in node.inputs if value is not None)
+            behind = next((known[maker] for maker in makers if maker in known), None)
+            known[node] = origins[node].name if node in origins else behind
             if not key or key not in times:
                 continue
             seen.add(key)
@@ -193,7 +201,8 @@ class _Profiled:
             # What reorders a result (x86 has its own layouts) makes the tensor of the node before.
             name = None if origin is None or kind == "layout" else origin.name
             reason = None if found is None else found.reason
-            nodes.append(NodeTime(name or key, ran[key].op, kind, times[key], reason))
+            added = behind if name is None else None
+            nodes.append(NodeTime(name or key, ran[key].op, kind, times[key], reason, added))
         # Other providers run whole pieces of the graph as one node that no file shows.
         nodes += [
             NodeTime(name, ran[name].op, "float", time)
@@ -201,6 +210,31 @@ class _Profiled:
             if name not in seen
         ]
         return Profile(tuple(nodes), runs)
+
+
+def _given_names(model: ir.Model, times: Mapping[str, float]) -> dict[ir.Node, str]:
+    """Return the names under which the runtime timed nodes that have none.
+
+    What it makes of an op that is a function has no names; it times them as their op and a number,
+    which grows with them.
+    """
+    unnamed: dict[str, list[ir.Node]] = defaultdict(list)
+    taken = set()
+    for node in model.graph.all_nodes():
+        taken.add(node.name)
+        if not node.name:
+            unnamed[node.op_type].append(node)
+    numbered: dict[str, list[int]] = defaultdict(list)
+    for name in times:
+        op, _, number = name.rpartition("_")
+        if name not in taken and op in unnamed and number.isdigit():
+            numbered[op].append(int(number))
+    return {
+        node: f"{op}_{number}"
+        for op, nodes in unnamed.items()
+        if len(nodes) == len(numbered[op])
+        for node, number in zip(nodes, sorted(numbered[op]), strict=True)
+    }
 
 
 class Facts(msgspec.Struct, frozen=True):

@@ -223,7 +223,8 @@ class StaticCandidates:
         A product without a quantizer behind it is computed in float, from weights that each run
         dequantizes: where the only unit that reads it is float, so is the product.
         """
-        rate, edges = self._costs.conversion, self.errors.edges
+        start, rate = self._costs.conversion_start, self._costs.conversion
+        edges = self.errors.edges
         if not rate:
             return []
         readers = Counter(maker for maker, _, _ in edges)
@@ -233,7 +234,7 @@ class StaticCandidates:
             unit, lost = self.units[maker], 0.0
             if readers[maker] == 1 and unit.op in LINEAR_OPS:
                 lost = max(times["float"][unit.node] - times["int8"][unit.node], 0.0)
-            found.append(Edge(maker, reader, rate * elements, lost))
+            found.append(Edge(maker, reader, start + rate * elements, lost))
         return found
 
     @property

@@ -20,7 +20,7 @@ from bitwright.jobs.tuning.states import Unit
 from bitwright.jobs.tuning.units import UnitErrors
 from bitwright.plan import QuantPlan
 
-__all__ = ["UnitCosts", "conversion_rate", "measure_bytes", "measure_times"]
+__all__ = ["UnitCosts", "conversion_times", "measure_bytes", "measure_times"]
 
 _SECONDS = 0.3
 """How long each model is profiled, in three runs at least."""
@@ -44,6 +44,8 @@ class UnitCosts(msgspec.Struct, frozen=True, kw_only=True):
     """What the float model costs."""
     conversion: float = 0.0
     """What it costs to convert one element of a tensor between integers and float."""
+    conversion_start: float = 0.0
+    """What it costs to convert a tensor, however small."""
 
 
 def measure_times(variants: NodeVariants, found: UnitErrors, sample: Sample) -> UnitCosts:
@@ -57,36 +59,57 @@ def measure_times(variants: NodeVariants, found: UnitErrors, sample: Sample) -> 
         seconds=_SECONDS,
         most=_MAX_RUNS,
     )
-    wanted = {unit.node: unit for unit in found.units}
     times: dict[str, dict[str, float]] = {"int8": {}, "float": {}}
-    for unit, (float_nodes, nodes) in _nodes_of(units, wanted).items():
+    for unit, (float_nodes, nodes) in _nodes_of(units, found.units).items():
         times["float"][unit] = _sum_of(before, float_nodes)
         times["int8"][unit] = _sum_of(after, nodes)
-    fixed = after.milliseconds - sum(times["int8"].values())
+    fixed = before.milliseconds - sum(times["float"].values())
+    times["int8"] = _with_rest(times["int8"], after.milliseconds - fixed)
+    start, rate = conversion_times(prepared.providers)
     return UnitCosts(
         costs={**times, "float": _surely_faster(times)},
         fixed=max(fixed, 0.0),
         float_cost=before.milliseconds,
-        conversion=conversion_rate(prepared.providers),
+        conversion=rate,
+        conversion_start=start,
     )
 
 
-def _nodes_of(units: Units, wanted: Mapping[str, Unit]) -> dict[str, tuple[set[str], set[str]]]:
-    """Return the names of each unit's nodes, in the float and in the quantized model."""
-    owner = {node: unit.node for unit in wanted.values() for node in unit.nodes}
-    found: dict[str, tuple[set[str], set[str]]] = {name: (set(), set()) for name in wanted}
+def _nodes_of(units: Units, wanted: Sequence[Unit]) -> dict[str, tuple[set[str], set[str]]]:
+    """Return the names of each unit's nodes, in the float and in the quantized model.
+
+    What is float in both and only follows a unit is the unit's: between float ones, the runtime
+    computes many an activation with the product before it, and between integers it runs it apart.
+    """
+    owner = {node: unit.node for unit in wanted for node in unit.nodes}
+    found: dict[str, tuple[set[str], set[str]]] = {unit.node: (set(), set()) for unit in wanted}
+    makers: dict[ir.Value, str] = {}
     for cut in units.cuts:
         float_nodes = {node.name or "" for node in cut.float_nodes}
         nodes = {node.name or "" for node in cut.nodes}
         names = [owner[name] for name in sorted(float_nodes | nodes) if name in owner]
+        read = {makers[value] for value in cut.float_inputs if value in makers}
+        if not names and len(read) == 1:
+            names = list(read)
         if names:
+            makers[cut.float_value] = names[0]
             found[names[0]][0].update(float_nodes)
             found[names[0]][1].update(nodes)
     return found
 
 
 def _sum_of(profile: Profile, names: set[str]) -> float:
-    return sum(node.milliseconds for node in profile.nodes if node.name in names)
+    return sum(node.milliseconds for node in profile.nodes if (node.behind or node.name) in names)
+
+
+def _with_rest(times: Mapping[str, float], whole: float) -> dict[str, float]:
+    """Return the times of units in integers, with what they take besides in the quantized model.
+
+    What the float model has not and no unit is known to need goes where they are float.
+    """
+    summed = sum(times.values())
+    share = max(whole / summed, 1.0) if summed else 1.0
+    return {name: share * time for name, time in times.items()}
 
 
 def _surely_faster(times: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -98,10 +121,10 @@ def _surely_faster(times: Mapping[str, Mapping[str, float]]) -> dict[str, float]
     return found
 
 
-def conversion_rate(providers: Sequence[str] | None = None) -> float:
-    """Return the milliseconds that converting one element takes, fitted on tensors of three sizes.
+def conversion_times(providers: Sequence[str] | None = None) -> tuple[float, float]:
+    """Return the milliseconds that converting a tensor takes, and those for each element.
 
-    That is the mean of quantizing and dequantizing.
+    That is the mean of quantizing and dequantizing, fitted on tensors of three sizes.
     """
     model = _conversions()
     sample = {f"x{size}": np.linspace(-1, 1, size, dtype=np.float32) for size in _SIZES}
@@ -114,9 +137,9 @@ def conversion_rate(providers: Sequence[str] | None = None) -> float:
     sizes = np.array(sorted(times), np.float64)
     means = np.array([np.mean(times[int(size)]) for size in sizes])
     if sizes.size < 2:
-        return 0.0
-    slope = float(np.polyfit(sizes, means, 1)[0])
-    return max(slope, 0.0)
+        return 0.0, 0.0
+    slope, start = np.polyfit(sizes, means, 1)
+    return max(float(start), 0.0), max(float(slope), 0.0)
 
 
 def _conversions() -> ir.Model:

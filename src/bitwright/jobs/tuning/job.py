@@ -341,15 +341,12 @@ class _Job:
         return not self._pays(search.base)
 
     def _test_cheapest(self, search: Search) -> bool:
-        """Whether the model with all units as they are fastest is within the limit.
-
-        Where that is float in all of them, there is nothing to evaluate.
-        """
+        """Whether the model with all units as they are fastest is within the limit."""
         candidates = search.candidates
         if not isinstance(candidates, StaticCandidates) or self._request.goal.purpose != "speed":
             return False
         candidates.loses_little = True
-        passes = search.test_cheapest()
+        passes = search.test_cheapest(self._pays)
         candidates.loses_little = passes
         return passes
 
@@ -492,9 +489,9 @@ class _Job:
         made = self._reopen(best) or search.make(best)
         self._keep_best(best, made)
         made = self._with_notes(best, made)
-        final = self._final(best, made, limit)
-        contradicted = final is not None and final.mean > limit and final.is_sure(limit)
         is_float = not any(node.quantized for node in made.plan.nodes.values())
+        final = self._final(best, made, limit, is_float=is_float)
+        contradicted = final is not None and final.mean > limit and final.is_sure(limit)
         met = best.passes and not contradicted and not is_float
         if is_float:
             self._notes.append(
@@ -546,7 +543,7 @@ class _Job:
             path=request.output,
         )
 
-    def _final(self, best: Found, made: Made, limit: float) -> Drop | None:
+    def _final(self, best: Found, made: Made, limit: float, *, is_float: bool) -> Drop | None:
         """Measure the best model on samples that the search has not seen, and only it.
 
         Of these, too, it takes no more than tell on which side of the limit the model is.
@@ -554,6 +551,8 @@ class _Job:
         if self._request.eval_data is None and self._metric.scope == "model":
             return None  # the function has samples of its own
         evaluator = self._evaluate_on(self._parts.final, "final")
+        if is_float:
+            return evaluator.test_float().drop
         if evaluator.sample_seconds is None:
             evaluator.sample_seconds = self._evaluator.sample_seconds
         return evaluator.test(best.name, lambda: made.runnable, limit, in_order=True).drop

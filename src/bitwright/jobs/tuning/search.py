@@ -119,20 +119,34 @@ class Search:
         self._test(self.base)
         return self.base
 
-    def test_cheapest(self) -> bool:
+    def test_cheapest(self, pays: Callable[[Found], bool] = lambda found: True) -> bool:
         """Evaluate what costs least, whatever it loses; return whether it is within the limit.
 
         Units that are faster in float are more accurate there, too: where there are any, this is
-        better than the plan in all, and its errors need not be known.
+        better than the plan in all, and its errors need not be known. The costs of units are
+        estimates: where the model as a whole does not pay, all of them are float.
         """
-        front = self._front()
+        first = self._front()[0]
         planned = [each[_planned_state(each)].cost for each in self.candidates.options]
-        first = front[0]
-        least = APART * (sum(planned) + self.candidates.fixed)
-        if not first.states or first.choice is None or first.choice.cost > sum(planned) - least:
-            return False
-        self.aside.append(first)
-        return self._test(first)
+        most = sum(planned) - APART * (sum(planned) + self.candidates.fixed)
+        if first.states and first.choice is not None and first.choice.cost <= most:
+            self.measure_cost(first)
+            self.aside.append(first)
+        else:
+            first = self.base
+        if not pays(first):
+            first = self._in_float()
+            self.aside.append(first)
+        return first is not self.base and self._test(first)
+
+    def _in_float(self) -> Found:
+        """Return the model with all units in float."""
+        options = self.candidates.options
+        states = tuple(
+            next(place for place, one in enumerate(each) if one.state == "float")
+            for each in options
+        )
+        return self._found(add_up(options, states, self.candidates.edges))
 
     def run(self) -> None:
         """Bisect the front, and step back from what is within the limit."""
@@ -191,11 +205,15 @@ class Search:
             return False
 
         runs = self.evaluator.runs
-        found.tested = self.evaluator.test(
-            found.name,
-            lambda: self.make(found).runnable,
-            self.limit,
-            may_go_on=self.clock.has,
+        found.tested = (
+            self.evaluator.test_float()
+            if self._is_float(found)
+            else self.evaluator.test(
+                found.name,
+                lambda: self.make(found).runnable,
+                self.limit,
+                may_go_on=self.clock.has,
+            )
         )
         if found.tested.verdict == "open":  # no time for all samples: what there is decides
             mean = found.tested.drop.mean
@@ -207,9 +225,14 @@ class Search:
         self.report(f"{len(found.states)} units changed: drop {drop}, {found.tested.verdict}")
         if self.best is None or self._is_better(found, self.best):
             self.best = found
-            if self.evaluator.runs > runs:  # else it is in the journal: the end will write it
+            if self.evaluator.runs > runs:  # else it is known already: the end will write it
                 self.on_best(found, self.make(found))
         return found.passes
+
+    def _is_float(self, found: Found) -> bool:
+        """Whether nothing of a model is quantized."""
+        units = found.candidates.units if found.states else ()
+        return bool(units) and all(found.states.get(unit.node) == "float" for unit in units)
 
     def make(self, found: Found) -> Made:
         """Make the model of a point; the last one is at hand."""
