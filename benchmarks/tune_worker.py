@@ -89,7 +89,7 @@ def nncf(task: dict[str, Any], samples: list[Sample], labelled: list[Sample]) ->
     validation = [labelled[index] for index in task["evaluation"]]
     calls = 0
 
-    def validate(model: onnx.ModelProto, items: Any) -> tuple[float, list[Any]]:
+    def validate(model: onnx.ModelProto, items: Any) -> tuple[float, list[float]]:
         nonlocal calls
         calls += 1
         session = onnxruntime.InferenceSession(
@@ -100,8 +100,10 @@ def nncf(task: dict[str, Any], samples: list[Sample], labelled: list[Sample]) ->
             feeds = {name: array for name, array in item.items() if name != "label"}
             outputs.append(session.run(None, feeds)[0])
             labels.append(item["label"])
-        if kind in SET_SCORES:
-            return SET_SCORES[kind](outputs, labels), [[output] for output in outputs]
+        if kind in SET_SCORES:  # it ranks by the scores of each: its ONNX backend takes no outputs
+            score = SET_SCORES[kind]
+            each = [score([one], [label]) for one, label in zip(outputs, labels, strict=True)]
+            return score(outputs, labels), each
         found = [SCORES[kind](*pair) for pair in zip(outputs, labels, strict=True)]
         return float(np.mean(found)), found
 

@@ -4,6 +4,8 @@ import pytest
 from support.models import build, make_cnn, make_samples, node, weight
 
 import bitwright
+from bitwright.assess.bench.profile import profile_models
+from bitwright.assess.sensitivity.fallback import fall_back
 from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.qat import open_for_plan
 from bitwright.jobs.tuning import costs, latency
@@ -128,7 +130,7 @@ def test_bytes_predict_the_size_of_the_file(made):
         assert grown == pytest.approx(wanted, abs=0.15 * abs(wanted) + 600)
 
 
-def test_a_product_that_only_float_reads_counts_as_float():
+def test_a_product_that_a_float_unit_reads_counts_as_float():
     made = StaticCandidates(None, None, "low", Journal(None, {}), list, "speed")
     names = ("conv", "slice", "shared", "left", "right")
     ops = ("Conv", "Slice", "Conv", "Add", "Add")
@@ -138,5 +140,27 @@ def test_a_product_that_only_float_reads_counts_as_float():
     vars(made)["_with_errors"] = UnitErrors(units=units, errors=errors, total=0.5, edges=edges)
     times = {"int8": dict.fromkeys(names, 1.0), "float": dict.fromkeys(names, 4.0)}
     vars(made)["_costs"] = UnitCosts(costs=times, fixed=1.0, float_cost=20.0, conversion=1e-3)
-    # Where two read it, one of them keeps its quantizer.
-    assert [(edge.cost, edge.lost) for edge in made.edges] == [(1.0, 3.0), (1.0, 0.0), (1.0, 0.0)]
+    assert [(edge.cost, edge.lost) for edge in made.edges] == [(1.0, 3.0)] * 3
+
+
+def test_a_product_that_a_float_node_reads_too_has_no_integer_kernel():
+    """What the costs above rely on: a quantizer behind it for another reader does not help."""
+    model = build(
+        [
+            node("Conv", ["x", "w"], ["y"], "product"),
+            node("Conv", ["y", "w"], ["a"], "first"),
+            node("Conv", ["y", "v"], ["b"], "second"),
+        ],
+        {"x": (1, 4, 8, 8)},
+        {"a": (1, 4, 4, 4), "b": (1, 4, 4, 4)},
+        {"w": weight(4, 4, 3, 3), "v": weight(4, 4, 3, 3, seed=1)},
+    )
+    samples = make_samples(model, 2)
+    plan = bitwright.make_plan(model, data=samples, recipe="int8-per-channel")
+    kernels = {}
+    for name, chosen in {"both": plan, "one": fall_back(plan, ["second"])}.items():
+        written = emit_model(open_for_plan(model, chosen), Planned(chosen)).model
+        [profile] = profile_models([written], [samples], seconds=0.01)
+        kernels[name] = {each.op for each in profile.nodes if each.name == "product"}
+    assert "QLinearConv" in kernels["both"]
+    assert "QLinearConv" not in kernels["one"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -220,19 +219,18 @@ class StaticCandidates:
     def edges(self) -> list[Edge]:
         """The tensors between units.
 
-        A product without a quantizer behind it is computed in float, from weights that each run
-        dequantizes: where the only unit that reads it is float, so is the product.
+        A product is computed in integers only if nothing but a quantizer reads it, else in float,
+        from weights that each run dequantizes: where any unit that reads it is float, so is it.
         """
         start, rate = self._costs.conversion_start, self._costs.conversion
         edges = self.errors.edges
         if not rate:
             return []
-        readers = Counter(maker for maker, _, _ in edges)
         times = self._costs.costs
         found = []
         for maker, reader, elements in edges:
             unit, lost = self.units[maker], 0.0
-            if readers[maker] == 1 and unit.op in LINEAR_OPS:
+            if unit.op in LINEAR_OPS:
                 lost = max(times["float"][unit.node] - times["int8"][unit.node], 0.0)
             found.append(Edge(maker, reader, start + rate * elements, lost))
         return found
