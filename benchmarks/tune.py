@@ -59,6 +59,7 @@ import bitwright
 from bitwright.jobs.tuning.splits import split_evaluation
 
 PEER_SECONDS = 1800
+RAPIDOCR_V3 = "rapidocr-onnxruntime==1.2.3"
 MAX_PHOTOGRAPHS = 200
 """Crops of so few photographs are not worth more."""
 
@@ -75,15 +76,18 @@ class Labelled:
     """What samples are scored by, of `tune_worker.SCORES` or its `SET_SCORES`."""
 
 
-def recognizer(samples: int, most: int) -> Labelled:
-    path = find(RAPIDOCR, "ch_PP-OCRv4_rec_infer.onnx")
-    number = {character: index for index, character in enumerate(alphabet(path))}
-    lines = make_lines(most, seed=1)
-    return Labelled(
-        onnx.load(path),
-        [{"x": line.array} for line in make_lines(samples, seed=0)],
-        [{"x": line.array, "label": np.array([number[c] for c in line.text])} for line in lines],
-    )
+def recognizer(package: str, name: str) -> Callable[[int, int], Labelled]:
+    def make(samples: int, most: int) -> Labelled:
+        path = find(package, name)
+        number = {character: index for index, character in enumerate(alphabet(path))}
+        labelled = [
+            {"x": line.array, "label": np.array([number[c] for c in line.text])}
+            for line in make_lines(most, seed=1)
+        ]
+        calibration = [{"x": line.array} for line in make_lines(samples, seed=0)]
+        return Labelled(onnx.load(path), calibration, labelled)
+
+    return make
 
 
 def classifier(
@@ -143,7 +147,8 @@ def silero_vad(samples: int, most: int) -> Labelled:
 
 MODELS = {
     "magika": classifier(recognize_many_files, kinds_of_files),
-    "recognizer": recognizer,
+    "recognizer": recognizer(RAPIDOCR, "ch_PP-OCRv4_rec_infer.onnx"),
+    "recognizer-v3": recognizer(RAPIDOCR_V3, "ch_PP-OCRv3_rec_infer.onnx"),
     "direction": classifier(find_direction, lambda: range(2)),
     "orientation": classifier(find_orientation, lambda: range(4)),
     "fashion-mobilenet": classifier(clothes("fashion-mobilenet"), lambda: range(10)),

@@ -227,6 +227,18 @@ def test_without_a_largest_score_nothing_is_counted():
         assert session.runs == COUNT
 
 
+def test_what_is_known_of_a_model_is_not_counted_again():
+    """With another limit, its own scores of all samples tell more than hard samples would."""
+    kept, fewer, more = journal(), range(0, COUNT, 160), range(40, COUNT, 60)
+    sessions = [Session(wrong=lost) for lost in (fewer, more, fewer)]
+    evaluator(kept).test("a", lambda: Runnable(sessions[0], None), 0.0125)
+    judge = evaluator(kept)
+    judge.test("b", lambda: Runnable(sessions[1], None), 0.0125)  # loses samples that are hard now
+    judge.test("a", lambda: Runnable(sessions[2], None), 0.0125)
+    assert sessions[0].runs == COUNT
+    assert sessions[2].runs == 0
+
+
 def test_counted_samples_are_not_run_again():
     kept, lost = journal(), range(0, COUNT, 60)
     sessions = [Session(wrong=lost) for _ in range(3)]

@@ -167,7 +167,8 @@ class Evaluator:
             if tested.verdict != "open":
                 break
             likely = found.mean > limit or self._knows_float
-            if size == looks[0] and len(looks) > 1 and likely and not in_order:
+            is_first = size == looks[0] and len(looks) > 1 and not run.knows(looks[1])
+            if is_first and likely and not in_order:
                 counted = run.count_losses(limit, may_go_on)
                 if counted is not None:
                     return Outcome(counted, "fail")

@@ -26,7 +26,7 @@ APART = 0.02
 """Points of the front differ by this share of the whole cost at least."""
 STEPS_BACK = 3
 """How many units are tried in a cheaper state again."""
-MIN_STEP = 0.005
+MIN_STEP = 0.02
 """The share of the whole cost that such a step must save to be worth an evaluation."""
 BASE = "base"
 
