@@ -20,6 +20,7 @@ __all__ = [
     "forget_invented_sizes",
     "forget_sizes",
     "infer_shapes",
+    "is_invented",
     "iter_messages",
     "set_input_shapes",
     "static_shape",
@@ -51,7 +52,7 @@ def forget_invented_sizes(model: ir.Model) -> None:
     >>> [size.value for size in y.shape]
     ['batch', None]
     """
-    forget_sizes(model, _is_invented)
+    forget_sizes(model, is_invented)
 
 
 def forget_sizes(model: ir.Model, is_wrong: Callable[[int | ir.SymbolicDim], bool]) -> None:
@@ -68,7 +69,12 @@ def forget_sizes(model: ir.Model, is_wrong: Callable[[int | ir.SymbolicDim], boo
             value.shape = ir.Shape([None if is_wrong(dim) else dim for dim in value.shape])
 
 
-def _is_invented(dim: int | ir.SymbolicDim) -> bool:
+def is_invented(dim: int | ir.SymbolicDim) -> bool:
+    """Whether a size is a name that ONNX's inference made up.
+
+    >>> is_invented(ir.SymbolicDim("unk__0")), is_invented(ir.SymbolicDim("batch")), is_invented(3)
+    (True, False, False)
+    """
     return isinstance(dim, ir.SymbolicDim) and (dim.value or "").startswith("unk__")
 
 

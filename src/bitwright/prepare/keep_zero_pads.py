@@ -37,7 +37,7 @@ def _keep_apart(pool: ir.Node, names: NameScope) -> bool:
     if rounds_up or padded:
         return False
     before = _before_transposes(pool.inputs[0])
-    if before is None or before.op_type != "Pad" or not _pads_with_zero(before):
+    if before is None or before.op_type != "Pad" or not _puts_zeros_around(before):
         return False
     # Side by side and with pads that it can fold, the runtime joins them as exported, too.
     if before.outputs[0] is pool.inputs[0] and _is_fixed(input_at(before, 1)):
@@ -77,7 +77,7 @@ def _is_fixed(value: ir.Value | None) -> bool:
     return True
 
 
-def _pads_with_zero(pad: ir.Node) -> bool:
+def _puts_zeros_around(pad: ir.Node) -> bool:
     if pad.attributes.get_string("mode", "constant") != "constant" or "pads" in pad.attributes:
         return False
     value = input_at(pad, 2)

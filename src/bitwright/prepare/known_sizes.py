@@ -18,7 +18,7 @@ import onnx_ir as ir
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import add_initializer, insert_before, remove_nodes, replace_inputs
 from bitwright.graph.names import NameScope
-from bitwright.graph.shapes import infer_shapes
+from bitwright.graph.shapes import infer_shapes, is_invented
 from bitwright.graph.subgraphs import iter_graphs
 
 __all__ = ["fold_with_sizes"]
@@ -78,8 +78,7 @@ def _readers_of_sizes(model: ir.Model) -> list[tuple[ir.Node, npt.NDArray[Any]]]
 
 def _may_be_known(node: ir.Node, picked: npt.NDArray[Any]) -> bool:
     """Return whether all sizes that a node takes are numbers, be it by claim."""
-    source = node.inputs[0]
-    shape = source.producer() if source is not None else None
+    shape = _shape_behind(node.inputs[0])
     sizes = _sizes(shape) if shape is not None else None
     return sizes is not None and all(isinstance(sizes[i], int) for i in picked.reshape(-1))
 
@@ -110,10 +109,15 @@ def _pass_shapes_on(model: ir.Model) -> None:
 
 def _shaped(value: ir.Value | None) -> ir.Value | None:
     """Return the tensor whose shape a value is, or None."""
-    shape = value.producer() if value is not None else None
-    if shape is None or shape.op_type != "Shape" or shape.domain or shape.attributes:
-        return None
-    return shape.inputs[0]
+    shape = _shape_behind(value)
+    return None if shape is None or shape.attributes else shape.inputs[0]
+
+
+def _shape_behind(value: ir.Value | None) -> ir.Node | None:
+    """Return the Shape that gives a value, or None."""
+    maker = value.producer() if value is not None else None
+    is_shape = maker is not None and maker.op_type == "Shape" and not maker.domain
+    return maker if is_shape else None
 
 
 def _better_known(inferred: ir.Shape | None, claimed: ir.Shape) -> ir.Shape:
@@ -127,14 +131,13 @@ def _better_known(inferred: ir.Shape | None, claimed: ir.Shape) -> ir.Shape:
 
 def _is_open(size: int | ir.SymbolicDim) -> bool:
     """Return whether nothing is known of a size, or a name only that ONNX's inference made up."""
-    return not isinstance(size, int) and (size.value or "unk__").startswith("unk__")
+    return not isinstance(size, int) and (size.value is None or is_invented(size))
 
 
 def _picked(node: ir.Node) -> npt.NDArray[Any] | None:
     """Return the places of a shape's sizes that a node takes, or None if it takes none."""
-    source = input_at(node, 0)
-    shape = source.producer() if source is not None else None
-    if node.domain or shape is None or shape.op_type != "Shape" or shape.domain:
+    shape = _shape_behind(input_at(node, 0))
+    if node.domain or shape is None:
         return None
     sizes = _sizes(shape)
     if node.op_type == "Gather" and sizes is not None:
