@@ -1,14 +1,17 @@
 """The units of a plan, and what each adds to the error of the outputs in each of its states.
 
-Errors are exact: each unit runs by itself among float ones, and the outputs are compared. Noise of
-different units is close to uncorrelated, so that errors add up; where their sum is far from the
-error of the whole, what goes when a unit becomes float counts instead.
+Errors are exact: each unit runs by itself among float ones, and the outputs are compared. Of many
+units, where torch is installed, gradients tell which those of most error are, and only these are
+exact. Noise of different units is close to uncorrelated, so that errors add up; where their sum is
+far from the error of the whole, what goes when a unit becomes float counts instead.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import msgspec
@@ -19,6 +22,7 @@ from bitwright.assess.outputs import TotalError
 from bitwright.assess.sensitivity.variants import Key
 from bitwright.data import Sample
 from bitwright.decide.ops import op_types
+from bitwright.errors import ModelError
 from bitwright.jobs.comparison import Measuring
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.qat import open_for_plan
@@ -34,6 +38,13 @@ MAX_UNITS = 160
 ERROR_SAMPLES = 8
 MANY_UNITS = 16
 """From so many units on, half of these samples will do: each unit is one of many."""
+ATTRIBUTED_UNITS = 60
+"""From so many units on, gradients tell which are worth an exact error: loading torch takes as long
+as the errors of some."""
+EXACT_UNITS, EXACT_SHARE = 16, 1 / 3
+"""How many of them have one at least, and which share: gradients may take the worst for less."""
+MAX_ELEMENTS = 64 << 20
+"""Numbers in the tensors of a model up to which it may stay in memory for its gradients."""
 _MOVING = op_types(lambda op: op.moves)
 ADDITIVE = (0.5, 2.0)
 """Between these shares of the error of the whole, the errors of units count as adding up."""
@@ -101,12 +112,7 @@ def measure_errors(
     """
     units = _units(variants)
     known = _unchanged(variants.plan, units, before)
-    measured = [unit for unit in units if unit.node not in known]
-    report(f"measuring the error of {len(measured)} units on {len(variants.samples)} samples")
-    nodes = {node for unit in measured for node in unit.nodes}
-    chosen = {name: place for name, place in variants.unit_of.items() if name in nodes}
-    some = replace(variants, unit_of=chosen)
-    alone = _of_units(measured, some, some.run("alone"))
+    alone = _measure_alone(variants, [unit for unit in units if unit.node not in known], report)
     total = variants.total().loss
     errors = {"int8": {unit.node: {**known, **alone}[unit.node] for unit in units}}
     result = UnitErrors(units=units, errors=errors, total=total, edges=unit_edges(variants, units))
@@ -116,6 +122,54 @@ def measure_errors(
         if state not in ("int8", "float"):
             errors[state] = _alone_in(variants, units, state)
     return msgspec.structs.replace(result, errors=_made_monotone(errors))
+
+
+def _measure_alone(
+    variants: NodeVariants, units: Sequence[Unit], report: Callable[[str], None]
+) -> dict[str, float]:
+    """Return the error of each unit by itself, or of the worst of many, and what others are near.
+
+    By gradients, errors are known up to a factor, which those that are exact tell.
+    """
+    guessed = _attribute(variants, units) if len(units) >= ATTRIBUTED_UNITS else None
+    exact = units
+    if guessed is not None:
+        count = max(EXACT_UNITS, math.ceil(EXACT_SHARE * len(units)))
+        exact = sorted(units, key=lambda unit: -guessed[unit.node])[:count]
+        report(f"gradients tell the {len(exact)} units of most error from {len(units)}")
+    report(f"measuring the error of {len(exact)} units on {len(variants.samples)} samples")
+    nodes = {node for unit in exact for node in unit.nodes}
+    chosen = {name: place for name, place in variants.unit_of.items() if name in nodes}
+    some = replace(variants, unit_of=chosen)
+    found = _of_units(exact, some, some.run("alone"))
+    if guessed is None:
+        return found
+    near = sum(guessed[name] for name in found)
+    factor = sum(found.values()) / near if near else 1.0
+    return {unit.node: factor * guessed[unit.node] for unit in units} | found
+
+
+def _attribute(variants: NodeVariants, units: Sequence[Unit]) -> dict[str, float] | None:
+    """Return errors by gradients; None: torch is not installed, or cannot run the model."""
+    cuts = variants.units.cuts
+    if find_spec("torch") is None or sum(_elements(cut.float_value) for cut in cuts) > MAX_ELEMENTS:
+        return None
+    from bitwright.learning.attribution import Part, attribute_errors  # loads torch
+
+    parts = {
+        name: Part(cuts[place].float_nodes, cuts[place].float_value.name or "")
+        for name, place in variants.unit_of.items()
+    }
+    try:
+        errors = attribute_errors(
+            variants.units.float_model, variants.plan, parts, variants.samples
+        )
+    except ModelError:
+        return None  # an operator that torch has no form of: the exact errors need none
+    return {
+        unit.node: max((errors[name] for name in unit.nodes if name in errors), default=0.0)
+        for unit in units
+    }
 
 
 def _unchanged(

@@ -1,0 +1,62 @@
+"""The errors of units: exact, or those of the worst of many with the others near them."""
+
+import pytest
+from support.models import make_cnn, make_samples
+
+import bitwright
+from bitwright.errors import ModelError
+from bitwright.jobs.output import Planned, emit_model
+from bitwright.jobs.qat import open_for_plan
+from bitwright.jobs.tuning import units
+from bitwright.jobs.tuning.units import measure_errors, open_unit_variants
+
+
+@pytest.fixture(scope="module")
+def variants():
+    model = make_cnn()
+    samples = make_samples(model, 4)
+    plan = bitwright.make_plan(model, data=samples, recipe="int8-per-channel", effort="low")
+    prepared = open_for_plan(model, plan)
+    quantized = emit_model(prepared, Planned(plan)).model
+    return open_unit_variants(prepared, plan, quantized, samples)
+
+
+def errors_of(variants):
+    lines = []
+    found = measure_errors(variants, ("int8", "float"), report=lines.append)
+    return found.errors["int8"], lines
+
+
+def test_of_many_units_only_the_worst_are_exact(variants, monkeypatch):
+    pytest.importorskip("torch")
+    exact, _ = errors_of(variants)
+    monkeypatch.setattr(units, "ATTRIBUTED_UNITS", 3)
+    monkeypatch.setattr(units, "EXACT_UNITS", 2)
+    monkeypatch.setattr(units, "EXACT_SHARE", 0.01)
+    monkeypatch.setattr(units, "ADDITIVE", (0.0, 1e9))
+    monkeypatch.setattr(units, "_regained", pytest.fail)
+    found, lines = errors_of(variants)
+    assert found.keys() == exact.keys()
+    same = [name for name in exact if found[name] == pytest.approx(exact[name], rel=1e-6)]
+    assert len(same) >= 2
+    assert max(exact, key=exact.get) in same
+    assert all(error >= 0 for error in found.values())
+    assert any("gradients tell the 2 units" in line for line in lines)
+
+
+@pytest.mark.parametrize("missing", ["torch", "operator"])
+def test_without_gradients_all_are_exact(variants, monkeypatch, missing):
+    exact, _ = errors_of(variants)
+    monkeypatch.setattr(units, "ATTRIBUTED_UNITS", 3)
+    if missing == "torch":
+        monkeypatch.setattr(units, "find_spec", lambda name: None)
+    else:
+        attribution = pytest.importorskip("bitwright.learning.attribution")
+
+        def refuse(*_):
+            raise ModelError("node 'n' cannot run in torch: there is no form of it.")
+
+        monkeypatch.setattr(attribution, "attribute_errors", refuse)
+    found, lines = errors_of(variants)
+    assert found == pytest.approx(exact)
+    assert not any("gradients" in line for line in lines)
