@@ -227,6 +227,17 @@ def test_without_a_largest_score_nothing_is_counted():
         assert session.runs == COUNT
 
 
+def test_what_the_journal_tells_needs_no_run():
+    kept, session = journal(), Session(wrong_every=10)
+    judge = evaluator(kept)
+    assert not judge.knows("a", 0.5)
+    judge.test("a", lambda: Runnable(session, None), 0.5)  # passes early
+    assert judge.knows("a", 0.5)
+    assert not judge.knows("a", 0.1)
+    judge.test("a", lambda: Runnable(session, None), 0.1)
+    assert judge.knows("a", 0.1) and judge.knows("a", 0.01)
+
+
 def test_what_is_known_of_a_model_is_not_counted_again():
     """With another limit, its own scores of all samples tell more than hard samples would."""
     kept, fewer, more = journal(), range(0, COUNT, 160), range(40, COUNT, 60)

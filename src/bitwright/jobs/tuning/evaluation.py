@@ -69,6 +69,10 @@ def _output_runner(runnable: Runnable) -> Callable[[Iterable[Sample]], Iterator[
 Open = Callable[[], Runnable]
 
 
+def _refuse_to_open() -> Runnable:
+    raise AssertionError("what is in the journal needs no model")
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a model did against the limit."""
@@ -174,6 +178,16 @@ class Evaluator:
                     return Outcome(counted, "fail")
         assert tested is not None
         return tested
+
+    def knows(self, name: str, limit: float) -> bool:
+        """Whether the journal tells if a model is within the limit, without running it again."""
+        run = _Run(self, name, _refuse_to_open)
+        for size in look_sizes(len(self)):
+            if not run.knows(size):
+                return False
+            if run.look(size).verdict(limit, last=size == len(self)) != "open":
+                return True
+        return False
 
     def test_float(self) -> Outcome:
         """Say how a model does of which nothing is quantized: it need not be run."""
