@@ -30,9 +30,9 @@ def errors_of(variants):
 def test_of_many_units_only_the_worst_are_exact(variants, monkeypatch):
     pytest.importorskip("torch")
     exact, _ = errors_of(variants)
-    monkeypatch.setattr(units, "ATTRIBUTED_UNITS", 3)
-    monkeypatch.setattr(units, "EXACT_UNITS", 2)
-    monkeypatch.setattr(units, "EXACT_SHARE", 0.01)
+    monkeypatch.setattr(units, "MANY_ERRORS", 3)
+    monkeypatch.setattr(units, "MIN_WORST", 2)
+    monkeypatch.setattr(units, "WORST_SHARE", 0.01)
     monkeypatch.setattr(units, "ADDITIVE", (0.0, 1e9))
     monkeypatch.setattr(units, "_regained", pytest.fail)
     found, lines = errors_of(variants)
@@ -44,10 +44,24 @@ def test_of_many_units_only_the_worst_are_exact(variants, monkeypatch):
     assert any("gradients tell the 2 units" in line for line in lines)
 
 
+def test_what_goes_without_a_unit_is_measured_for_the_worst_of_many(variants, monkeypatch):
+    """Errors that do not add up count by half as what goes without them."""
+    monkeypatch.setattr(units, "ADDITIVE", (2.0, 1.0))  # none do
+    every, _ = errors_of(variants)
+    monkeypatch.setattr(units, "MANY_ERRORS", 3)
+    monkeypatch.setattr(units, "MIN_WORST", 2)
+    monkeypatch.setattr(units, "WORST_SHARE", 0.01)
+    monkeypatch.setattr(units, "find_spec", lambda name: None)
+    some, _ = errors_of(variants)
+    same = [name for name in every if some[name] == pytest.approx(every[name], rel=1e-6)]
+    assert len(same) == 2
+    assert all(error >= 0 for error in some.values())
+
+
 @pytest.mark.parametrize("missing", ["torch", "operator"])
 def test_without_gradients_all_are_exact(variants, monkeypatch, missing):
     exact, _ = errors_of(variants)
-    monkeypatch.setattr(units, "ATTRIBUTED_UNITS", 3)
+    monkeypatch.setattr(units, "MANY_ERRORS", 3)
     if missing == "torch":
         monkeypatch.setattr(units, "find_spec", lambda name: None)
     else:

@@ -38,11 +38,10 @@ MAX_UNITS = 160
 ERROR_SAMPLES = 8
 MANY_UNITS = 16
 """From so many units on, half of these samples will do: each unit is one of many."""
-ATTRIBUTED_UNITS = 60
-"""From so many units on, gradients tell which are worth an exact error: loading torch takes as long
-as the errors of some."""
-EXACT_UNITS, EXACT_SHARE = 16, 1 / 3
-"""How many of them have one at least, and which share: gradients may take the worst for less."""
+MANY_ERRORS = 60
+"""From so many units on, only the worst have exact errors: before, loading torch takes as long."""
+MIN_WORST, WORST_SHARE = 16, 1 / 3
+"""How many these are at least, and which share: gradients may take one of them for less."""
 MAX_ELEMENTS = 64 << 20
 """Numbers in the tensors of a model up to which it may stay in memory for its gradients."""
 _MOVING = op_types(lambda op: op.moves)
@@ -131,22 +130,17 @@ def _measure_alone(
 
     By gradients, errors are known up to a factor, which those that are exact tell.
     """
-    guessed = _attribute(variants, units) if len(units) >= ATTRIBUTED_UNITS else None
+    guessed = _attribute(variants, units) if len(units) >= MANY_ERRORS else None
     exact = units
     if guessed is not None:
-        count = max(EXACT_UNITS, math.ceil(EXACT_SHARE * len(units)))
-        exact = sorted(units, key=lambda unit: -guessed[unit.node])[:count]
+        exact = _worst(units, guessed)
         report(f"gradients tell the {len(exact)} units of most error from {len(units)}")
     report(f"measuring the error of {len(exact)} units on {len(variants.samples)} samples")
     nodes = {node for unit in exact for node in unit.nodes}
     chosen = {name: place for name, place in variants.unit_of.items() if name in nodes}
     some = replace(variants, unit_of=chosen)
     found = _of_units(exact, some, some.run("alone"))
-    if guessed is None:
-        return found
-    near = sum(guessed[name] for name in found)
-    factor = sum(found.values()) / near if near else 1.0
-    return {unit.node: factor * guessed[unit.node] for unit in units} | found
+    return found if guessed is None else _scaled_to(guessed, found)
 
 
 def _attribute(variants: NodeVariants, units: Sequence[Unit]) -> dict[str, float] | None:
@@ -246,13 +240,32 @@ def _units(variants: NodeVariants) -> tuple[Unit, ...]:
 def _regained(
     variants: NodeVariants, units: Sequence[Unit], alone: Mapping[str, float], total: float
 ) -> dict[str, float]:
-    """Return the mean of what each unit adds by itself, and of what goes without it."""
-    sets = [tuple(name for name in unit.nodes if name in variants.unit_of) for unit in units]
-    without = variants.without(sets)
-    return {
-        unit.node: (alone[unit.node] + max(total - found.loss, 0.0)) / 2
-        for unit, found in zip(units, without, strict=True)
+    """Return the mean of what each unit adds by itself, and of what goes without it.
+
+    Of many, that is measured for the worst; the others grow as much as these together.
+    """
+    worst = _worst(units, alone)
+    sets = [tuple(name for name in unit.nodes if name in variants.unit_of) for unit in worst]
+    found = {
+        unit.node: (alone[unit.node] + max(total - without.loss, 0.0)) / 2
+        for unit, without in zip(worst, variants.without(sets), strict=True)
     }
+    return _scaled_to(alone, found)
+
+
+def _worst(units: Sequence[Unit], errors: Mapping[str, float]) -> list[Unit]:
+    """Return the units of most error, which are all of a few."""
+    if len(units) < MANY_ERRORS:
+        return list(units)
+    count = max(MIN_WORST, math.ceil(WORST_SHARE * len(units)))
+    return sorted(units, key=lambda unit: -errors[unit.node])[:count]
+
+
+def _scaled_to(guessed: Mapping[str, float], found: Mapping[str, float]) -> dict[str, float]:
+    """Return what was found, and of the other guesses as much more or less as for these."""
+    near = sum(guessed[name] for name in found)
+    factor = sum(found.values()) / near if near else 1.0
+    return {name: factor * error for name, error in guessed.items()} | dict(found)
 
 
 def _alone_in(variants: NodeVariants, units: Sequence[Unit], state: str) -> dict[str, float]:
