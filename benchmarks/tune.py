@@ -231,7 +231,7 @@ def finished(journal: Path) -> int:
         name = json.loads(line).get("name", "") if line.endswith("}") else ""
         parts = name.split("/")
         if parts[0] == "eval" and len(parts) == 4:
-            names.add(parts[2])
+            names.add((parts[1], parts[2]))
     return len(names)
 
 
