@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.models import build, make_cnn, make_samples, node, weight
+from support.models import INT64, build, info, make_cnn, make_samples, node, weight
 
 import bitwright
 from bitwright.errors import ModelError
@@ -87,4 +87,20 @@ def test_what_torch_cannot_run_is_said():
     )
     variants = variants_of(model, make_samples(model, 2))
     with pytest.raises(ModelError, match="'det' cannot run in torch"):
+        attributed(variants)
+
+
+def test_outputs_without_a_gradient_are_said():
+    """Whole numbers: no direction of them moves anything."""
+    model = build(
+        [
+            node("MatMul", ["x", "w"], ["y"], "product"),
+            node("Cast", ["y"], ["k"], "cast", to=INT64),
+        ],
+        {"x": (4, 4)},
+        [info("k", (4, 4), INT64)],
+        {"w": weight(4, 4)},
+    )
+    variants = variants_of(model, make_samples(model, 2))
+    with pytest.raises(ModelError, match="no output of the model has a gradient"):
         attributed(variants)

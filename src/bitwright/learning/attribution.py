@@ -17,6 +17,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
+from bitwright.errors import ModelError
 from bitwright.graph import opset_of
 from bitwright.learning.torch_graph.executor import TorchGraph
 from bitwright.numerics.quantize import fake_quantize
@@ -45,7 +46,7 @@ def attribute_errors(
 ) -> dict[str, float]:
     """Return the error of the outputs that each part makes by itself, to first order.
 
-    A ModelError says which node torch cannot run.
+    A ModelError says which node torch cannot run, or that no output has a gradient.
     """
     opset = opset_of(model)
     rounded = {name: _RoundedPart(plan, part, opset) for name, part in parts.items()}
@@ -65,6 +66,8 @@ def attribute_errors(
         moving = [name for name, part in parts.items() if known[part.output].requires_grad]
         targets = [known[parts[name].output] for name in moving]
         ends = [known[name] for name in outputs if known[name].requires_grad]
+        if not ends:
+            raise ModelError("no output of the model has a gradient: all are integers.")
         found = [
             torch.autograd.grad(_probe(ends, draws), targets, retain_graph=True, allow_unused=True)
             for _ in range(DIRECTIONS)

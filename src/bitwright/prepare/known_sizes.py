@@ -131,7 +131,7 @@ def _better_known(inferred: ir.Shape | None, claimed: ir.Shape) -> ir.Shape:
 
 def _is_open(size: int | ir.SymbolicDim) -> bool:
     """Return whether nothing is known of a size, or a name only that ONNX's inference made up."""
-    return not isinstance(size, int) and (size.value is None or is_invented(size))
+    return not isinstance(size, int) and (not size.value or is_invented(size))
 
 
 def _picked(node: ir.Node) -> npt.NDArray[Any] | None:
