@@ -20,26 +20,10 @@ from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.effort import plan_with_effort
 from bitwright.jobs.opening import open_model
 from bitwright.jobs.output import Planned, open_quantized
-from bitwright.jobs.sensitivity import NodeVariants
-from bitwright.jobs.tuning.units import open_unit_variants
+from bitwright.jobs.tuning.units import attribute_nodes, open_unit_variants
 from bitwright.recipe import load_recipe
 
 TOP, COVERED = 16, 0.95
-
-
-def attribute(variants: NodeVariants) -> dict[str, float]:
-    """Return the error of each unit by gradients."""
-    import torch
-
-    from bitwright.learning.attribution import Part, attribute_errors
-
-    torch.set_num_threads(1)
-    cuts = variants.units.cuts
-    parts = {
-        name: Part(cuts[place].float_nodes, cuts[place].float_value.name or "")
-        for name, place in variants.unit_of.items()
-    }
-    return attribute_errors(variants.units.float_model, variants.plan, parts, variants.samples)
 
 
 def measure(name: str) -> tuple[str, ...]:
@@ -53,10 +37,12 @@ def measure(name: str) -> tuple[str, ...]:
     start = time.process_time()
     alone = variants.run("alone")
     exact_seconds, start = time.process_time() - start, time.process_time()
-    import torch  # noqa: F401  # what it takes to load is a part of the price
+    import torch  # what it takes to load is a part of the price
 
     import_seconds, start = time.process_time() - start, time.process_time()
-    found = attribute(variants)
+    torch.set_num_threads(1)
+    found = attribute_nodes(variants)
+    assert found is not None  # torch can run these models
     seconds = time.process_time() - start
     exact = np.array([alone[place,].loss for place in variants.unit_of.values()])
     guessed = np.array([found[unit] for unit in variants.unit_of])

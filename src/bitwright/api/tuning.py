@@ -13,6 +13,7 @@ from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
 from bitwright.recipe import Recipe, load_recipe
 from bitwright.recipe.targeting import settle_for_host
 from bitwright.support.arguments import check_arguments
+from bitwright.support.wording import read_bytes
 
 if TYPE_CHECKING:
     from bitwright.graph import ModelSource
@@ -39,6 +40,8 @@ def tune(
     max_drop: float | str = 0.01,
     relative: bool = False,
     purpose: str = "speed",
+    max_size: int | str | None = None,
+    keep_quantized: bool = False,
     time: float | str | None = None,
     work: str | Path | None = None,
     recipe: str | Path | dict[str, Any] | Recipe | None = None,
@@ -78,6 +81,10 @@ def tune(
         max_drop: how far the metric may fall: 0.01, or "1%" of a metric between 0 and 1.
         relative: take it as a share of the float model's score.
         purpose: "speed", measured on this machine, or "size".
+        max_size: bytes that the model may have, or "600MB", with purpose "size": of the models that
+            fit, the one that loses least, whose drop must be within `max_drop`, too.
+        keep_quantized: with purpose "speed", a quantized model even where float is as fast on this
+            machine, for one that runs elsewhere.
         time: how long the search may take: seconds, or "20m". It ends with the best so far.
         work: a folder with a journal: a run that was killed goes on from there, and one with
             another drop, purpose or time finds all that was measured.
@@ -112,6 +119,12 @@ def tune(
     _check_word("purpose", purpose, _PURPOSES)
     _check_word("evaluate_on", evaluate_on, _SCOPES)
     drop, is_share = read_drop(max_drop)
+    if max_size is not None and purpose != "size":
+        raise ArgumentError('max_size is a number of bytes: tune for size (purpose="size").')
+    if keep_quantized and purpose != "speed":
+        raise ArgumentError(
+            "keep_quantized is about speed: for size, what is quantized is smaller."
+        )
     chosen = settle_for_host(load_recipe(recipe, target))
     if output is not None:
         file = recipe if isinstance(recipe, str | Path) and Path(recipe).suffix else None
@@ -136,6 +149,8 @@ def tune(
             relative=relative,
             is_share=is_share and not relative,
             purpose=purpose,  # type: ignore[arg-type]  # checked above
+            max_size=None if max_size is None else read_bytes(max_size),
+            keep_quantized=keep_quantized,
             seconds=read_time(time),
         ),
         effort=effort,

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bitwright.cli.completion import completing
+from bitwright.errors import ArgumentError
+from bitwright.support.wording import read_bytes
 
 if TYPE_CHECKING:
     from bitwright.data import RandomData, ShapedData, TextData
@@ -39,6 +41,7 @@ __all__ = [
     "Work",
     "read_budget",
     "read_shapes",
+    "read_size",
     "typed",
 ]
 
@@ -139,8 +142,6 @@ Transform = Annotated[
     ),
 ]
 Limit = Annotated[int | None, typer.Option(metavar="N", help="Use at most N samples of the data.")]
-
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,10 +345,19 @@ def read_budget(text: str | None) -> int:
         from bitwright.observe import MEMORY_BUDGET
 
         return MEMORY_BUDGET
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?|)b?", text.strip().lower())
-    if found is None:
-        raise typer.BadParameter(f"'{text}' is no size; write 512MB, 2GB or a number of bytes")
-    return int(float(found.group(1)) * _UNITS[found.group(2)])
+    return read_size(text)
+
+
+def read_size(text: str) -> int:
+    """Return the bytes that a size stands for, where an option is given it.
+
+    >>> read_size("1.5 GiB")
+    1610612736
+    """
+    try:
+        return read_bytes(text)
+    except ArgumentError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _exclude(option: str, others: Mapping[str, object]) -> None:

@@ -13,6 +13,7 @@ from bitwright.cli import options as opt
 from bitwright.cli.piping import refuse_pipe
 from bitwright.cli.recipe_choice import RecipeChoice
 from bitwright.cli.screen import Facts, Part, Screen, Table
+from bitwright.support.wording import show_bytes
 
 if TYPE_CHECKING:
     from bitwright.jobs.tuning.result import TuneResult
@@ -90,6 +91,20 @@ def tune_command(
         _Purpose,
         typer.Option("--for", help="What is saved: time, as measured here, or bytes."),
     ] = _Purpose.speed,
+    max_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="With --for size: what loses least in 600MB or fewer, if that is within --drop.",
+        ),
+    ] = None,
+    keep_quantized: Annotated[
+        bool,
+        typer.Option(
+            "--keep-quantized",
+            help="A quantized model even where float is as fast here, for one that runs elsewhere.",
+        ),
+    ] = False,
     time: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="End with the best so far after 90s, 20m or 1.5h."),
@@ -147,6 +162,8 @@ def tune_command(
         max_drop=drop,
         relative=relative,
         purpose=purpose.value,
+        max_size=None if max_size is None else opt.read_size(max_size),
+        keep_quantized=keep_quantized,
         time=time,
         work=work,
         recipe=recipe.load(model),
@@ -179,9 +196,10 @@ def _tell(line: str) -> None:
 
 def _parts(result: TuneResult) -> list[Part]:
     point = result.point
+    within = "" if result.max_size is None else f", in {show_bytes(result.max_size)}"
     facts = [
         ("Goal", f"{'met' if result.met else 'missed'}: at most {result.max_drop:.3g} of "
-         f"{result.metric} below float's {result.float_score:.4g}"),
+         f"{result.metric} below float's {result.float_score:.4g}{within}"),
         ("Drop, unseen samples", _show(result.final)),
         ("Drop, samples of the search", _show(point.measured)),
         ("Cost", f"{result.show_cost()} in float, {result.show_cost(point)} now"),

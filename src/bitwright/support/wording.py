@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-__all__ = ["counted", "show_bytes", "show_milliseconds", "show_percent"]
+from bitwright.errors import ArgumentError
+
+__all__ = ["counted", "read_bytes", "show_bytes", "show_milliseconds", "show_percent"]
 
 
 def counted(count: int, noun: str) -> str:
@@ -26,6 +29,29 @@ def show_bytes(size: int) -> str:
         if size >= unit:
             return f"{size / unit:.1f} {name}"
     return f"{size} bytes"
+
+
+_BYTES = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "ki": 1 << 10,
+    "mi": 1 << 20,
+    "gi": 1 << 30,
+}
+
+
+def read_bytes(size: int | str) -> int:
+    """Return the bytes that a size stands for.
+
+    >>> read_bytes("512MB"), read_bytes("1.5 GiB"), read_bytes("4096"), read_bytes(10)
+    (512000000, 1610612736, 4096, 10)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?|)b?", str(size).strip().lower())
+    if found is None:
+        raise ArgumentError(f"{str(size)!r} is no size; write 512MB, 2GB or a number of bytes.")
+    return int(float(found.group(1)) * _BYTES[found.group(2)])
 
 
 def show_milliseconds(time: float, spread: Sequence[float] | None) -> str:

@@ -64,7 +64,10 @@ def asked(monkeypatch):
     def tune(model, **options):
         found.update(options)
         point = SimpleNamespace(measured=SimpleNamespace(drop=0.25))
-        return SimpleNamespace(met=False, point=point, model=ir.from_proto(model))
+        is_float = options["max_drop"] == 0
+        return SimpleNamespace(
+            met=False, is_float=is_float, point=point, model=ir.from_proto(model)
+        )
 
     monkeypatch.setattr("bitwright.api.tune", tune)
     return found
@@ -82,6 +85,14 @@ def test_options_become_those_of_tune(asked):
 def test_a_drop_that_cannot_be_kept_to_is_warned_of(asked):
     with pytest.warns(UserWarning, match=r"falls by 0.25, misses max_drop: no mixture of types"):
         control()
+    with pytest.warns(UserWarning, match=r"^every model with anything quantized misses max_drop"):
+        control(max_drop=0)
+
+
+@pytest.mark.filterwarnings("ignore:the quantized model")
+def test_the_model_is_quantized_however_fast_float_is(asked):
+    control()
+    assert asked["keep_quantized"]
 
 
 @pytest.mark.filterwarnings("ignore:the quantized model")

@@ -39,7 +39,10 @@ def test_the_times_of_all_units_are_most_of_both_models(made, monkeypatch):
     variants, _, found, sample = made
     times = measure_times(variants, found, sample)
     assert set(times.costs["int8"]) == {unit.node for unit in found.units}
-    assert all(time > 0 for time in times.costs["float"].values())
+    # On some machines the runtime computes the sum with the convolution before it.
+    in_float = times.costs["float"]
+    assert all(time > 0 for unit, time in in_float.items() if unit != "residual")
+    assert in_float["residual"] >= 0
     assert sum(times.costs["int8"].values()) > times.fixed >= 0
     assert times.float_cost > 0
     assert times.conversion > 0

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bitwright.jobs.tuning.front import FLOAT_FORM, Choice, Edge, Option, find_front, thin_front
+from bitwright.jobs.tuning.front import (
+    FLOAT_FORM,
+    Choice,
+    Edge,
+    Option,
+    find_front,
+    find_within,
+    thin_front,
+)
 
 figures = st.integers(0, 30).map(float)
 option = st.builds(Option, st.just("s"), figures, figures, st.sampled_from(["float", "integers"]))
@@ -89,6 +97,29 @@ def test_a_product_is_not_left_without_the_quantizer_of_its_kernel():
     moving = [Option("int8", 0.1, 0.5, "integers"), Option("float", 0.2, 0, FLOAT_FORM)]
     points = find_front([conv, moving], [Edge(0, 1, 0.1, lost=7)])
     assert {point.states: point.cost for point in points} == {(0, 0): 2.1, (1, 1): 9.2}
+
+
+@settings(max_examples=200, deadline=None)
+@given(units, st.integers(0, 60))
+def test_what_loses_little_in_a_budget_fits_and_no_unit_could_lose_less(given_units, most):
+    everything = {states: (cost, error) for states, cost, error in all_choices(given_units)}
+    found = find_within(given_units, most)
+    if found is None:
+        assert min(cost for cost, _ in everything.values()) > most
+        return
+    assert everything[found.states] == (found.cost, found.error)
+    assert found.cost <= most
+    fitting = [point for point in find_front(given_units) if point.cost <= most]
+    assert all(found.error <= point.error for point in fitting)
+    for states, (cost, error) in everything.items():
+        changed = sum(a != b for a, b in zip(states, found.states, strict=True))
+        assert changed != 1 or cost > most or error >= found.error
+    # Between two points of the front, one unit changes: that is all that can be missed.
+    best = min(error for cost, error in everything.values() if cost <= most)
+    steps = [
+        max(o.error for o in options) - min(o.error for o in options) for options in given_units
+    ]
+    assert found.error - best <= max(steps)
 
 
 def test_of_points_that_cost_the_same_the_most_accurate_stays():

@@ -11,7 +11,7 @@ import pytest
 
 import bitwright
 from bitwright import MSE
-from bitwright.errors import DataError, RecipeError, TargetError
+from bitwright.errors import ArgumentError, DataError, RecipeError, TargetError
 from bitwright.jobs.tuning import candidates, costs, job, search, units
 from bitwright.jobs.tuning.latency import Timing
 
@@ -282,6 +282,51 @@ def test_where_no_mix_of_units_is_faster_than_float_the_result_is_float(monkeypa
     assert "no model within the allowed drop is cheaper" in " ".join(result.notes)
     operators = {node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node}
     assert "QuantizeLinear" not in operators
+
+
+def test_a_quantized_model_that_is_asked_for_may_be_slower_than_float(monkeypatch):
+    """Its first plan is within the drop, and nothing of it becomes float for its time."""
+    monkeypatch.setattr(job, "LatencyMeter", timed(2.0))
+    model = bitwright.load_demo().model_path
+    result = tuned(model, purpose="speed", keep_quantized=True)
+    assert result.met and not result.is_float
+    assert result.evaluations == 1
+    assert result.fallen == ()
+    assert "the float model is as fast" in " ".join(result.notes)
+
+
+def test_units_that_are_slower_in_integers_stay_quantized_where_that_is_asked_for(monkeypatch):
+    def slow_integers(variants, found, sample):
+        names = [unit.node for unit in found.units]
+        times = {"int8": dict.fromkeys(names, 2.0), "float": dict.fromkeys(names, 1.0)}
+        return costs.UnitCosts(costs=times, fixed=1.0, float_cost=5.0)
+
+    monkeypatch.setattr(candidates, "measure_times", slow_integers)
+    monkeypatch.setattr(job, "LatencyMeter", timed(2.0))
+    result = tuned(purpose="speed", keep_quantized=True)  # a model that plain int8 destroys
+    assert result.met and not result.is_float
+    assert 0 < len(result.fallen) < len(result.plan.nodes)
+
+
+def test_a_budget_in_bytes_goes_with_size_and_what_is_quantized_with_speed():
+    with pytest.raises(ArgumentError, match="max_size is a number of bytes: tune for size"):
+        tuned(max_size="1MB")
+    with pytest.raises(ArgumentError, match="'lots' is no size"):
+        tuned(max_size="lots", purpose="size")
+    with pytest.raises(ArgumentError, match="keep_quantized is about speed"):
+        tuned(keep_quantized=True, purpose="size")
+
+
+def test_what_int8_loses_is_regained_within_a_budget(worked):
+    """Half of what float takes more is spent on the units that lose most."""
+    first, folder, _, _ = worked
+    small = first.points[0].cost
+    most = int((small + first.float_cost) / 2)
+    options = {"evaluate": Counting(), "purpose": "size", "work": folder / "work"}
+    result = tuned(max_size=most, **options)
+    assert result.met
+    assert small < result.point.measured_cost <= most
+    assert result.evaluations <= 1
 
 
 def test_a_model_with_more_nodes_than_are_measured_can_still_be_float(monkeypatch, tmp_path):

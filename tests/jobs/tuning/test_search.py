@@ -102,6 +102,32 @@ def test_the_best_is_within_a_point_of_the_cheapest_that_passes(limit):
     assert search.evaluator.runs <= 1 + math.ceil(math.log2(12)) + 2 + STEPS_BACK
 
 
+@pytest.mark.parametrize(("most", "in_float"), [(COUNT + 5, 5), (COUNT, 0), (3 * COUNT, COUNT)])
+def test_what_loses_least_in_a_budget_is_evaluated_alone(most, in_float):
+    search = make_search(10.0)
+    search.candidates.fixed = 0.0
+    found = search.run_within(most)
+    assert found is search.best
+    assert sorted(found.states) == sorted(list(ERRORS)[:in_float])
+    assert found.measured_cost <= most
+    assert search.evaluator.runs == (in_float < COUNT)  # float itself is not run
+
+
+def test_a_file_that_is_larger_than_its_units_say_gets_less():
+    search = make_search(10.0)
+    search.candidates.fixed = -3.0  # three more bytes than were expected
+    found = search.run_within(COUNT + 5)
+    assert len(found.states) == 5
+    assert [point for point, _ in search.front_points() if point is found]
+
+
+def test_where_nothing_fits_the_smallest_is_evaluated():
+    search = make_search(10.0)
+    found = search.run_within(COUNT)  # of 5 more at least
+    assert found is search.best
+    assert found.states == {}
+
+
 def test_steps_back_take_the_units_that_save_most_for_their_error():
     search = make_search(0.3)
     search.test_base()

@@ -46,6 +46,34 @@ def test_four_bits_that_keep_the_metric_stay(given):
     assert result.evaluations == 1
 
 
+def test_a_budget_in_bytes_is_kept_and_spent_on_the_weights_that_lose_most(given, worked):
+    _, folder = worked
+    small = bitwright.quantize(given[0], data=given[1], recipe="int4-rtn").size
+    wide = bitwright.quantize(given[0], data=given[1], recipe="int8-weights").size
+    most = (small + wide) // 2
+    result = tuned(given, evaluate="cosine", max_drop=0.5, max_size=most, work=folder)
+    assert result.met and result.max_size == most
+    assert small < result.point.measured_cost <= most
+    assert result.point.measured_cost > most - (wide - small) / 3  # it is spent
+    assert {weight.bits for weight in result.plan.weights.values()} == {4, 8}
+    plain = tuned(given, evaluate="cosine", max_drop=0.5, work=folder)
+    assert result.point.measured.drop < plain.point.measured.drop
+    assert "may fall by 0.5 in" in result.summary()
+
+
+def test_a_budget_below_all_bits_is_missed_with_the_smallest_model(given):
+    result = tuned(given, evaluate="cosine", max_drop=0.5, max_size="10kB")
+    assert not result.met and not result.is_float
+    assert "no model of this recipe is as small as 10.0 kB" in " ".join(result.notes)
+    assert {weight.bits for weight in result.plan.weights.values()} == {4}
+
+
+def test_a_budget_above_float_leaves_the_model_as_it_is(given):
+    result = tuned(given, evaluate="cosine", max_drop=0.5, max_size="1GB")
+    assert result.is_float and not result.met
+    assert "small enough as it is" in " ".join(result.notes)
+
+
 def test_the_same_search_is_found_in_the_journal(given, worked):
     first, folder = worked
     second = tuned(given, evaluate="cosine", max_drop=0.002, work=folder)

@@ -31,6 +31,7 @@ def build_front_data(found: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "metric": found["metric"],
         "max_drop": found["max_drop"],
+        "max_size": found.get("max_size"),
         "float_score": f"{found['float_score']:.4g}",
         "float_cost": found["float_cost"],
         "unit": unit,
@@ -79,8 +80,12 @@ def _sentence(found: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
     if seen is not None:
         fell = f"{found['metric']} falls by {seen['drop']:.3g} on {seen['samples']} {where}"
     verb = "Within" if found["met"] else "Not within"
+    most = found.get("max_size")
+    limits = f"the allowed drop of {found['max_drop']:.3g}"
+    if most is not None:
+        limits += f" and {show_bytes(most)}"
     change = f"{counted(chosen['changed'], 'unit')} of it not as planned"
-    return f"{verb} the allowed drop of {found['max_drop']:.3g}: {fell}; {change}."
+    return f"{verb} {limits}: {fell}; {change}."
 
 
 def _unit(purpose: str, largest: float) -> tuple[int, str]:

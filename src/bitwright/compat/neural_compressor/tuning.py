@@ -231,6 +231,7 @@ def _tune(
         eval_data=stand_ins,
         evaluate=_Once(evaluate),
         evaluate_on="model",
+        keep_quantized=options.get("purpose", "speed") == "speed",  # how fast it is was not asked
         **options,
     )
 

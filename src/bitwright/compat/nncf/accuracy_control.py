@@ -94,12 +94,15 @@ def quantize_with_accuracy_control(
             max_drop=max_drop,
             relative=DropType(drop_type) is DropType.RELATIVE,
             recipe=recipe,
+            keep_quantized=True,  # as the peer, whose users know where their models will run
         )
     except RecipeError as error:
         if ignored_scope is not None and str(error).startswith(("exclude", "unknown op type")):
             raise ValidationError(f"ignored_scope: {error}") from error
         raise
-    if not result.met:
+    if result.is_float:
+        MISSED.warn("every model with anything quantized")
+    elif not result.met:
         MISSED.warn(f"the quantized model, whose metric falls by {_shown(result.point.measured)},")
     import onnx_ir as ir
 

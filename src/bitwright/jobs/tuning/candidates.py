@@ -46,6 +46,10 @@ _INTEGERS = "integers"
 CHANGE_COST = 1e-4
 """The share of the whole cost that a change is taken to cost: for nothing, none is made."""
 
+ELSEWHERE = 0.5
+"""The share of its time in float that a unit counts for at most, where units are to stay quantized
+although this machine gains little by it."""
+
 
 @dataclass(frozen=True)
 class Made:
@@ -120,6 +124,8 @@ class StaticCandidates:
     engine: Engine = LOCAL
     before: StaticCandidates | None = None
     """Another plan whose kernels are the same: its costs hold, and the errors of equal units."""
+    keep_quantized: bool = False
+    """Whether units are to stay quantized where float is as fast, too."""
     loses_little: bool = False
     """Whether the plan is within the limit as it is: then its units are chosen by cost alone, as
     one that becomes float loses less still."""
@@ -209,7 +215,10 @@ class StaticCandidates:
     def _cost(self, unit: str, state: str) -> float:
         """Return the cost of a state; of two that cost the same, the planned one is cheaper."""
         costs = self._costs.costs
-        return costs[state][unit] + (state != "int8") * CHANGE_COST * self._whole
+        cost = costs[state][unit]
+        if state == "int8" and self.keep_quantized:
+            cost = min(cost, ELSEWHERE * costs["float"][unit])
+        return cost + (state != "int8") * CHANGE_COST * self._whole
 
     @cached_property
     def _whole(self) -> float:

@@ -20,7 +20,16 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FLOAT_FORM", "Choice", "Edge", "Option", "add_up", "find_front", "thin_front"]
+__all__ = [
+    "FLOAT_FORM",
+    "Choice",
+    "Edge",
+    "Option",
+    "add_up",
+    "find_front",
+    "find_within",
+    "thin_front",
+]
 
 FLOAT_FORM = "float"
 """What tensors between float units are stored as."""
@@ -99,6 +108,40 @@ def find_front(units: Units, edges: Sequence[Edge] = ()) -> list[Choice]:
     return _undominated(found)
 
 
+def find_within(units: Units, most: float, edges: Sequence[Edge] = ()) -> Choice | None:
+    """Return the choice of little error that costs no more than this; None: not even the cheapest.
+
+    It is the last point of the front that fits, and then what is left of the cost is spent, unit
+    by unit, on what saves most error for it.
+
+    >>> conv = [Option("int8", 1, 0.3), Option("float", 3, 0)]
+    >>> head = [Option("int8", 1, 0.5), Option("float", 4, 0)]
+    >>> find_within([conv, head], 4.5).states
+    (1, 0)
+    """
+    fitting = [point for point in find_front(units, edges) if point.cost <= most]
+    if not fitting:
+        return None
+    found = fitting[-1]
+    steps = [
+        (_price(options[found.states[place]], one), place, state)
+        for place, options in enumerate(units)
+        for state, one in enumerate(options)
+        if one.error < options[found.states[place]].error
+    ]
+    for _, place, state in sorted(steps):
+        states = (*found.states[:place], state, *found.states[place + 1 :])
+        tried = add_up(units, states, edges)
+        if tried.cost <= most and tried.error < found.error:
+            found = tried
+    return found
+
+
+def _price(now: Option, other: Option) -> float:
+    """Return what less error costs, for each unit of it."""
+    return (other.cost - now.cost) / (now.error - other.error)
+
+
 Steps = list[tuple[float, int, int]]
 """(Price, unit, state): from this price on, the unit is in this state."""
 
@@ -110,8 +153,7 @@ def _cheapest(units: Units) -> tuple[list[int], Steps]:
         before, *others = _hull(options)
         states.append(before)
         for state in others:
-            saved = options[before].error - options[state].error
-            steps.append(((options[state].cost - options[before].cost) / saved, place, state))
+            steps.append((_price(options[before], options[state]), place, state))
             before = state
     return states, sorted(steps)
 

@@ -29,6 +29,10 @@ class Goal:
     is_share: bool = False
     """Whether it was given in percent, of a metric between 0 and 1."""
     purpose: Purpose = "speed"
+    max_size: int | None = None
+    """Bytes that the model may have: of all that fit, the one that loses least is looked for."""
+    keep_quantized: bool = False
+    """Whether a quantized model is wanted where float is as fast, too."""
     seconds: float | None = None
 
     def limit(self, float_score: float) -> float:

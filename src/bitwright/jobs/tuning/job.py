@@ -38,6 +38,7 @@ from bitwright.jobs.tuning.trimming import trim_ranges
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 from bitwright.support.engines import LOCAL, Engine
+from bitwright.support.wording import show_bytes
 
 __all__ = ["TuneRequest", "tune_model"]
 
@@ -240,6 +241,8 @@ class _Job:
         score, samples = evaluator.float_score(whole=request.goal.relative)
         limit = request.goal.limit(score)
         planned = planned_evaluations(len(self._stages))
+        if request.goal.max_size is not None:
+            planned = len(self._stages) + 2 + 1  # one of each plan, two probes, and the end
         per_sample = evaluator.sample_seconds
         about = "" if per_sample is None else f", {per_sample * len(evaluator):.0f} s each at most"
         scope = f" on the first {samples} samples" if samples < len(evaluator) else ""
@@ -247,7 +250,10 @@ class _Job:
             f"float: {self._metric.name} {score:.4g}{scope}; at most {planned} evaluations of "
             f"{len(evaluator)} samples{about}"
         )
-        search = self._search(limit)
+        if request.goal.max_size is None:
+            search = self._search(limit)
+        else:
+            search = self._search_within(request.goal.max_size, limit)
         return self._finish(search, limit, planned)
 
     @cached_property
@@ -312,6 +318,22 @@ class _Job:
         assert before is not None
         return before
 
+    def _search_within(self, most: int, limit: float) -> Search:
+        """Look for what loses least in so many bytes, with more effort if that is too much."""
+        before: Search | None = None
+        for stage in self._stages:
+            candidates = self._candidates(stage, None if before is None else before.candidates)
+            if before is not None and _decide_the_same(candidates, before.candidates):
+                return before
+            search = self._start(candidates, limit, before)
+            if search.run_within(most).passes or not self._clock.has(0):
+                return search
+            if before is None:
+                search.probe()
+            before = search
+        assert before is not None
+        return before
+
     def _start(self, candidates: Candidates, limit: float, before: Search | None) -> Search:
         """Begin the search of a plan."""
         search = Search(
@@ -334,8 +356,8 @@ class _Job:
 
     def _is_slower_than_float(self, search: Search) -> bool:
         """Whether the plan as it is gains no speed: then what it loses need not be known."""
-        static = isinstance(search.candidates, StaticCandidates)
-        if self._request.goal.purpose != "speed" or not static:
+        goal, static = self._request.goal, isinstance(search.candidates, StaticCandidates)
+        if goal.purpose != "speed" or goal.keep_quantized or not static:
             return False
         search.measure_cost(search.base)
         return not self._pays(search.base)
@@ -353,16 +375,19 @@ class _Job:
     def _is_fast_enough(self, found: Found) -> bool:
         """Whether a model is not clearly slower than float: than nine in ten runs of it."""
         cost = found.measured_cost
-        return cost is None or cost <= self._float_latency().high
+        if self._request.goal.keep_quantized or cost is None:
+            return True
+        return cost <= self._float_latency().high
 
     def _pays(self, base: Found) -> bool:
         """Whether a plan that is within the limit needs no search for anything cheaper.
 
-        That is for speed, unless it is slower than float: then some of its units should be float.
+        That is for speed, unless it is slower than float: then some of its units should be float,
+        if they may be.
         """
         if self._request.goal.purpose != "speed" or base.measured_cost is None:
             return False
-        return base.measured_cost < self._float_cost()
+        return self._request.goal.keep_quantized or base.measured_cost < self._float_cost()
 
     @property
     def _stages(self) -> tuple[Stage, ...]:
@@ -402,6 +427,7 @@ class _Job:
             request.report,
             request.engine,
             before if stage == TRIMMED and isinstance(before, StaticCandidates) else None,
+            request.goal.keep_quantized,
         )
 
     def _open_for(self, plan: QuantPlan) -> Prepared:
@@ -497,13 +523,22 @@ class _Job:
         is_float = not any(node.quantized for node in made.plan.nodes.values())
         final = self._final(best, made, limit, is_float=is_float)
         contradicted = final is not None and final.mean > limit and final.is_sure(limit)
-        met = best.passes and not contradicted and not is_float
+        max_size = request.goal.max_size
+        too_large = max_size is not None and (best.measured_cost or 0) > max_size
+        met = best.passes and not (contradicted or is_float or too_large)
+        if too_large:
+            self._notes.append(
+                f"no model of this recipe is as small as {show_bytes(max_size or 0)}: this is the "
+                "smallest; take fewer bits"
+            )
         if is_float:
             self._notes.append(
                 "nothing is quantized: no model within the allowed drop is cheaper than the float "
                 "one, which was written"
+                if max_size is None
+                else "nothing is quantized: the float model is small enough as it is"
             )
-        elif best.passes and not met:
+        elif best.passes and contradicted:
             self._notes.append(
                 "samples that the search never saw contradict it: the drop is beyond what is "
                 "allowed; allow less in the search, or give more samples to evaluate with"
@@ -527,6 +562,7 @@ class _Job:
             is_float=is_float,
             metric=self._metric.name,
             max_drop=limit,
+            max_size=max_size,
             purpose=request.goal.purpose,
             float_score=self._metric.sign * self._evaluator.float_score()[0],
             float_cost=float_cost,

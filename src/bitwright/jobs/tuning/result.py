@@ -153,6 +153,8 @@ class TuneResult:
     metric: str
     max_drop: float
     """How far the metric may fall, in its own units."""
+    max_size: int | None = None
+    """How many bytes the model may have; None: as few as the drop allows, or time is saved."""
     purpose: Purpose
     """What cost is: milliseconds for "speed", bytes for "size"."""
     float_score: float
@@ -228,8 +230,9 @@ class TuneResult:
         """Return what was found, in a few lines."""
         point = self.point
         verb = "met" if self.met else "missed"
+        within = "" if self.max_size is None else f" in {show_bytes(self.max_size)}"
         lines = [
-            f"Goal {verb}: {self.metric} may fall by {self.max_drop:.3g}, float scores "
+            f"Goal {verb}: {self.metric} may fall by {self.max_drop:.3g}{within}, float scores "
             f"{self.float_score:.4g}",
             f"Drop on samples that the search never saw: "
             f"{'not measured' if self.final is None else self.final.describe()}",
@@ -260,6 +263,7 @@ class TuneResult:
             "is_float": self.is_float,
             "metric": self.metric,
             "max_drop": self.max_drop,
+            "max_size": self.max_size,
             "purpose": self.purpose,
             "float_score": self.float_score,
             "float_cost": self.float_cost,

@@ -13,7 +13,15 @@ import onnx_ir as ir
 
 from bitwright.jobs.tuning.candidates import Candidates, Made
 from bitwright.jobs.tuning.evaluation import Evaluator, Outcome
-from bitwright.jobs.tuning.front import Choice, Edge, Option, add_up, find_front, thin_front
+from bitwright.jobs.tuning.front import (
+    Choice,
+    Edge,
+    Option,
+    add_up,
+    find_front,
+    find_within,
+    thin_front,
+)
 from bitwright.jobs.tuning.goal import Goal
 from bitwright.jobs.tuning.journal import Journal
 from bitwright.jobs.tuning.latency import Timing
@@ -156,6 +164,35 @@ class Search:
             self._place(base)
         self._bisect()
         self._step_back()
+
+    def run_within(self, most: int) -> Found:
+        """Evaluate the model that is expected to lose least of those with so many bytes at most.
+
+        Sizes of units are estimates: where the file has more bytes, that much less is spent. Where
+        not even the smallest model fits, it is that one.
+        """
+        self.loss_units = self.candidates.shares
+        self.points = self._front()
+        options, left = self.candidates.options, most - self.candidates.fixed
+        while (choice := find_within(options, left, self.candidates.edges)) is not None:
+            found = self._listed(self._found(choice))
+            self.measure_cost(found)
+            assert found.measured_cost is not None
+            if found.measured_cost <= most:
+                break
+            left = min(choice.cost, left) - (found.measured_cost - most)
+        else:
+            found = self.points[0]
+        self._test(found)
+        return found
+
+    def _listed(self, found: Found) -> Found:
+        """Return the point of the front that is this model, or put it beside the others."""
+        for point in (*self.points, *self.aside):
+            if point.name == found.name:
+                return point
+        self.aside.append(found)
+        return found
 
     def _place(self, base: Found) -> None:
         """Take what is known of the plan as it is over into the front, if that has it."""

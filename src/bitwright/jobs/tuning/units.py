@@ -31,7 +31,14 @@ from bitwright.jobs.tuning.states import Unit, with_states
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.support.engines import LOCAL, Engine
 
-__all__ = ["UnitErrors", "find_units", "measure_errors", "open_unit_variants", "unit_edges"]
+__all__ = [
+    "UnitErrors",
+    "attribute_nodes",
+    "find_units",
+    "measure_errors",
+    "open_unit_variants",
+    "unit_edges",
+]
 
 MAX_UNITS = 160
 """How many units are told apart, those with the largest local error; others stay as planned."""
@@ -130,20 +137,26 @@ def _measure_alone(
 
     By gradients, errors are known up to a factor, which those that are exact tell.
     """
-    guessed = _attribute(variants, units) if len(units) >= MANY_ERRORS else None
+    found = attribute_nodes(_only(variants, units)) if len(units) >= MANY_ERRORS else None
+    guessed = None if found is None else _of_units(units, found)
     exact = units
     if guessed is not None:
         exact = _worst(units, guessed)
         report(f"gradients tell the {len(exact)} units of most error from {len(units)}")
     report(f"measuring the error of {len(exact)} units on {len(variants.samples)} samples")
-    nodes = {node for unit in exact for node in unit.nodes}
+    some = _only(variants, exact)
+    measured = _of_units(exact, _losses(some, some.run("alone")))
+    return measured if guessed is None else _scaled_to(guessed, measured)
+
+
+def _only(variants: NodeVariants, units: Sequence[Unit]) -> NodeVariants:
+    """Return the variants of some units."""
+    nodes = {node for unit in units for node in unit.nodes}
     chosen = {name: place for name, place in variants.unit_of.items() if name in nodes}
-    some = replace(variants, unit_of=chosen)
-    found = _of_units(exact, some, some.run("alone"))
-    return found if guessed is None else _scaled_to(guessed, found)
+    return replace(variants, unit_of=chosen)
 
 
-def _attribute(variants: NodeVariants, units: Sequence[Unit]) -> dict[str, float] | None:
+def attribute_nodes(variants: NodeVariants) -> dict[str, float] | None:
     """Return errors by gradients; None: torch is not installed, or cannot run the model."""
     cuts = variants.units.cuts
     if find_spec("torch") is None or sum(_elements(cut.float_value) for cut in cuts) > MAX_ELEMENTS:
@@ -155,15 +168,9 @@ def _attribute(variants: NodeVariants, units: Sequence[Unit]) -> dict[str, float
         for name, place in variants.unit_of.items()
     }
     try:
-        errors = attribute_errors(
-            variants.units.float_model, variants.plan, parts, variants.samples
-        )
+        return attribute_errors(variants.units.float_model, variants.plan, parts, variants.samples)
     except ModelError:
         return None  # an operator that torch has no form of: the exact errors need none
-    return {
-        unit.node: max((errors[name] for name in unit.nodes if name in errors), default=0.0)
-        for unit in units
-    }
 
 
 def _unchanged(
@@ -187,11 +194,13 @@ def _unchanged(
     }
 
 
-def _of_units(
-    units: Sequence[Unit], variants: NodeVariants, found: Mapping[Key, TotalError]
-) -> dict[str, float]:
+def _losses(variants: NodeVariants, found: Mapping[Key, TotalError]) -> dict[str, float]:
+    """Return the error of each node by itself."""
+    return {name: found[place,].loss for name, place in variants.unit_of.items()}
+
+
+def _of_units(units: Sequence[Unit], errors: Mapping[str, float]) -> dict[str, float]:
     """Return the error of each unit by itself; what it only moves is rounded the same way."""
-    errors = {name: found[place,].loss for name, place in variants.unit_of.items()}
     return {
         unit.node: max((errors[name] for name in unit.nodes if name in errors), default=0.0)
         for unit in units
@@ -277,7 +286,7 @@ def _alone_in(variants: NodeVariants, units: Sequence[Unit], state: str) -> dict
     measuring = Measuring(samples=variants.samples, providers=prepared.providers, progress=False)
     others = open_variants(prepared.source, changed, measuring, None)
     known = [unit for unit in units if unit.node in others.unit_of]
-    return _of_units(known, others, others.run("alone"))
+    return _of_units(known, _losses(others, others.run("alone")))
 
 
 def _made_monotone(errors: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:

@@ -25,7 +25,7 @@ from bitwright.jobs.tuning.front import Edge, Option
 from bitwright.jobs.tuning.journal import Journal
 from bitwright.jobs.tuning.states import Unit
 from bitwright.jobs.weight_only.job import write_weight_only
-from bitwright.jobs.weight_only.layers import planned_weights
+from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
 from bitwright.jobs.weight_only.mixed_bits import measure_losses
 from bitwright.plan import QuantPlan
 
@@ -36,13 +36,14 @@ WIDE = 8
 
 
 class _Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What each weight loses in its own bits, and how many numbers and scales it has."""
+    """What each weight loses in its own bits, how many numbers and scales it has, and its bytes."""
 
     units: tuple[Unit, ...]
     bits: dict[str, int]
     losses: dict[str, float]
     sizes: dict[str, int]
     blocks: dict[str, int]
+    float_bytes: dict[str, int]
 
 
 @dataclass
@@ -89,6 +90,7 @@ class WeightOnlyCandidates:
             losses={first[w.name]: losses[w.name] for w in found},
             sizes=sizes,
             blocks={first[w.name]: -(-sizes[first[w.name]] // w.plan.block_size) for w in found},
+            float_bytes={first[w.name]: _float_bytes(w) for w in found},
         )
 
     @property
@@ -110,7 +112,7 @@ class WeightOnlyCandidates:
                 [
                     Option(f"w{bits}", size * bits / 8 + scales, loss),
                     Option("w8", size + scales + change, loss / 4 ** (WIDE - bits)),
-                    Option("float", 4.0 * size + change, 0.0),
+                    Option("float", figures.float_bytes[unit.node] + change, 0.0),
                 ]
             )
         return found
@@ -152,3 +154,10 @@ class WeightOnlyCandidates:
     def probes(self) -> Mapping[str, Callable[[], Runnable]]:
         """Activations are float: there is nothing to tell apart."""
         return {}
+
+
+def _float_bytes(weight: PlannedWeight) -> int:
+    """Return the bytes of a weight as it was given, in 32 bits or 16."""
+    tensor = weight.value.const_value
+    assert tensor is not None  # it is a constant
+    return tensor.nbytes

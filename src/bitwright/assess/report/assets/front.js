@@ -9,7 +9,8 @@ function makeFront(host, found) {
   const evaluated = found.points.map((point, index) => ({ ...point, index })).filter((point) => point.drop !== null);
   const unknown = found.points.filter((point) => point.drop === null);
   const final = found.final;
-  const costs = [...found.points.map((point) => point.cost), found.float_cost];
+  const budget = found.max_size ?? null;
+  const costs = [...found.points.map((point) => point.cost), found.float_cost, ...(budget === null ? [] : [budget])];
   const ends = (point) => (point.interval ?? [point.drop, point.drop]);
   const drops = [0, found.max_drop, ...evaluated.flatMap(ends), ...(final ? ends(final) : [])];
   const [low, high] = padded(Math.min(...drops), Math.max(...drops));
@@ -45,7 +46,8 @@ function makeFront(host, found) {
       ...ticksBetween(least, most, Math.max(3, width / 140)).map((cost) =>
         svg("text", { x: xOf(cost), y: base + 18, "text-anchor": "middle" }, significant(cost / found.unit_size))),
       svg("text", { x: width - FRONT.right, y: base + 36, "text-anchor": "end" }, `cost, ${found.unit}`),
-      svg("path", { class: "allowed", d: `M${FRONT.left} ${yOf(found.max_drop)}H${width - FRONT.right}` }),
+      svg("path", { class: "allowed", d: `M${FRONT.left} ${yOf(found.max_drop)}H${width - FRONT.right}`
+        + (budget === null ? "" : `M${xOf(budget)} ${FRONT.top}V${base}`) }),
       svg("path", { class: "ticks", d: unknown.map((point) => `M${xOf(point.cost)} ${base}v-7`).join("") }),
       svg("path", { class: "point", d: `M${xOf(found.float_cost) - 4} ${yOf(0) - 4}h8v8h-8Z` }),
       svg("text", { x: xOf(found.float_cost) - 8, y: yOf(0) - 8, "text-anchor": "end" }, "float"),
