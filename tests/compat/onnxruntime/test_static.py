@@ -25,6 +25,7 @@ from support.models import (
 
 from bitwright.compat.onnxruntime import (
     QuantType,
+    half_floats,
     quantize_static,
 )
 from bitwright.compat.onnxruntime.options import translate_options
@@ -350,7 +351,14 @@ def test_four_bits_below_opset_21_are_in_contrib_operators_with_a_warning(tmp_pa
     ],
     ids=str,
 )
-def test_a_float16_model_stays_one_where_that_runs(tmp_path, arguments, opset, stays):
+@pytest.mark.parametrize("has_kernels", [False, True])
+def test_a_float16_model_stays_one_where_that_runs(
+    tmp_path, monkeypatch, arguments, opset, stays, has_kernels
+):
+    if not has_kernels and half_floats._has_float16_kernels():
+        pytest.skip("the runtime refuses such models on this machine")
+    monkeypatch.setattr(half_floats, "_has_float16_kernels", lambda: has_kernels)
+    stays = stays and not has_kernels
     plain = make_cnn(opset=opset, ir_version=10 if opset > 20 else 8)
     model = retype(plain, np.float16, TensorProto.FLOAT16)
     samples = make_samples(model, 4)
@@ -359,6 +367,17 @@ def test_a_float16_model_stays_one_where_that_runs(tmp_path, arguments, opset, s
     assert ("Cast" not in ops(written)) is stays
     assert ("x_scale" in constants_of(written)) is stays
     assert quality(model, written, samples) > 20
+
+
+def test_a_float16_model_of_products_stays_one_on_every_machine(tmp_path):
+    nodes = [node("MatMul", ["x", "w"], ["m"]), node("Relu", ["m"], ["y"])]
+    plain = build(
+        nodes, {"x": [1, 8]}, {"y": [1, 8]}, {"w": weight(8, 8, seed=1)}, opset=21, ir_version=10
+    )
+    model = retype(plain, np.float16, TensorProto.FLOAT16)
+    quantize_static(model, tmp_path / "q.onnx", Reader(make_samples(model, 4)))
+    found = ops(onnx.load(tmp_path / "q.onnx"))
+    assert "Cast" not in found and found["QuantizeLinear"] > 0
 
 
 def padded(value, **constants):

@@ -26,6 +26,7 @@ from bitwright.compat.onnxruntime.enums import (
     as_quant_type,
 )
 from bitwright.compat.onnxruntime.errors import raises_builtins
+from bitwright.compat.onnxruntime.half_floats import takes_float16_scales
 from bitwright.compat.onnxruntime.options import translate_options
 from bitwright.compat.onnxruntime.override_checks import check_overrides
 from bitwright.compat.onnxruntime.ranges import PeerRanges, is_sketch_file
@@ -187,19 +188,17 @@ def _types_of(recipe: Recipe) -> set[QType]:
 def _keep_float16(model: str | Path | onnx.ModelProto, recipe: Recipe) -> Recipe:
     """Let a float16 model stay one, without Casts, where the other tool's runs.
 
-    That takes opset 21. Float16 scales have too few digits for 16 bits, and the runtime makes
-    integer operators of pairs around a Concat, which take float32 scales only.
+    That takes opset 21. Float16 scales have too few digits for 16 bits.
     """
     has_digits = all(qtype.is_integer and qtype.bits <= 8 for qtype in _types_of(recipe))
     if not has_digits or not recipe.output_format.standard_pairs:
         return recipe
     loaded = graph.load_model(model)
     types = recipe.select.op_types
-    joins = any(node.op_type == "Concat" for node in loaded.graph.all_nodes())
     kept = (
         has_float16(loaded)
         and needed_opset(loaded, recipe) >= 21
-        and (not joins or (types is not None and "Concat" not in types))
+        and takes_float16_scales(loaded, None if types is None else frozenset(types))
     )
     return recipe.replace(float16="keep") if kept else recipe
 

@@ -1,0 +1,56 @@
+"""Whether a float16 model can stay one between pairs, as the other tool writes it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import onnx_ir as ir
+
+from bitwright.decide.ops import op_types
+from bitwright.errors import ModelError
+from bitwright.graph import load_model, open_session
+
+__all__ = ["takes_float16_scales"]
+
+_FUSED = op_types(lambda op: op.float32_scales == "fused")
+_FUSED_EVERYWHERE = "Concat"  # it has a float16 kernel on every machine
+
+
+def takes_float16_scales(model: ir.Model, quantized: frozenset[str] | None) -> bool:
+    """Whether the runtime opens the model with float16 scales around these op types; None: all.
+
+    It makes integer operators of pairs around what it has a kernel for, and those take float32
+    scales only. Which float16 kernels it has is a matter of the machine.
+    """
+    found = {node.op_type for node in model.graph.all_nodes()} & _FUSED
+    found = found if quantized is None else found & quantized
+    return not found or (_FUSED_EVERYWHERE not in found and not _has_float16_kernels())
+
+
+@cache
+def _has_float16_kernels() -> bool:
+    """Whether a sum between pairs with float16 scales is refused here."""
+    from onnx import TensorProto, helper
+
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["codes"]),
+        helper.make_node("DequantizeLinear", ["codes", "scale", "zero"], ["rounded"]),
+        helper.make_node("Add", ["rounded", "rounded"], ["sum"]),
+        helper.make_node("QuantizeLinear", ["sum", "scale", "zero"], ["result"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "sum",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT16, [1])],
+        [helper.make_tensor_value_info("result", TensorProto.UINT8, [1])],
+        [
+            helper.make_tensor("scale", TensorProto.FLOAT16, [], [1.0]),
+            helper.make_tensor("zero", TensorProto.UINT8, [], [0]),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    try:
+        open_session(load_model(model))
+    except ModelError:
+        return True
+    return False
