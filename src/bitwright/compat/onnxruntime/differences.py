@@ -211,7 +211,8 @@ STATIC = (
         "does not load, nor on machines with float16 arithmetic around a Conv, an Add, a Mul or an "
         "average; 16-bit types lose most of their digits in float16 scales",
         "pairs with float16 scales where that runs on this machine; else computed in float32 "
-        "between a Cast at each input and output (`x` is `x_float` inside, and overrides of `x` count for it)",
+        "between a Cast at each input and output (`x` is `x_float` inside, and overrides of `x` "
+        "count for it)",
         "the model runs, and its numbers are right",
     ),
     Difference(
