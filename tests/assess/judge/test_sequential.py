@@ -135,3 +135,23 @@ def test_an_unknown_error_leaves_the_mean_to_decide():
     assert found.verdict(0.01, last=True) == "fail"
     assert found.verdict(0.01, last=False) == "open"
     assert not found.is_sure(0.01)
+
+
+def test_of_models_that_are_unlikely_to_be_within_the_limit_one_in_ten_is_in_the_end():
+    """Of those at the bound itself, whatever their drop is: any was as likely beforehand."""
+    random = np.random.default_rng(5)
+    looked, all_samples, within = 100, 800, []
+    for drop in random.uniform(-0.3, 0.5, 40_000):
+        first = drop + random.normal(0, 1, looked).mean()
+        found = Drop(looked, first, 1 / math.sqrt(looked))
+        at, above = (found.is_unlikely(limit, all_samples) for limit in (0.0, 0.004))
+        if at and not above:
+            rest = drop + random.normal(0, 1) / math.sqrt(all_samples - looked)
+            within.append((looked * first + (all_samples - looked) * rest) / all_samples <= 0.002)
+    assert len(within) > 150
+    assert np.mean(within) == pytest.approx(0.1, abs=0.06)
+
+
+def test_what_is_not_known_is_not_unlikely():
+    assert not Drop(100, 0.02, math.nan).is_unlikely(0.01, 800)
+    assert Drop(100, 0.02, 1.0).is_unlikely(0.01, 100)  # nothing is left to be seen

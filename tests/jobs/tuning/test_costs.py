@@ -37,7 +37,7 @@ def made():
 def test_the_times_of_all_units_are_most_of_both_models(made, monkeypatch):
     monkeypatch.setattr(costs, "_SECONDS", 0.05)
     variants, _, found, sample = made
-    times = measure_times(variants, found, sample)
+    times = measure_times(variants, found.units, sample)
     assert set(times.costs["int8"]) == {unit.node for unit in found.units}
     # On some machines the runtime computes the sum with the convolution before it.
     in_float = times.costs["float"]
@@ -52,7 +52,7 @@ def test_all_units_in_float_cost_what_the_float_model_costs(made, monkeypatch):
     monkeypatch.setattr(costs, "_SECONDS", 0.05)
     monkeypatch.setattr(costs, "_surely_faster", lambda times: times["float"])
     variants, _, found, sample = made
-    times = measure_times(variants, found, sample)
+    times = measure_times(variants, found.units, sample)
     whole = times.fixed + sum(times.costs["float"].values())
     assert whole == pytest.approx(times.float_cost)
 
@@ -120,7 +120,7 @@ def least(runs, **where):
 def test_bytes_predict_the_size_of_the_file(made):
     variants, quantized, found, _ = made
     prepared, plan = variants.prepared, variants.plan
-    sizes = measure_bytes(prepared, plan, quantized, found)
+    sizes = measure_bytes(prepared, plan, quantized, found.units)
     whole = sizes.fixed + sum(sizes.costs["int8"].values())
     assert whole == bitwright.graph.written_size(quantized)
     unit = max(found.units, key=lambda unit: sizes.costs["float"][unit.node])
@@ -140,7 +140,8 @@ def test_a_product_that_a_float_unit_reads_counts_as_float():
     units = tuple(Unit(node=n, op=op, nodes=(n,)) for n, op in zip(names, ops, strict=True))
     edges = ((0, 1, 1000), (2, 3, 1000), (2, 4, 1000))
     errors = {"int8": dict.fromkeys(names, 0.1)}
-    vars(made)["_with_errors"] = UnitErrors(units=units, errors=errors, total=0.5, edges=edges)
+    found = UnitErrors(units=units, errors=errors, total=0.5, edges=edges)
+    vars(made).update(_with_errors=found, _without_errors=found)
     times = {"int8": dict.fromkeys(names, 1.0), "float": dict.fromkeys(names, 4.0)}
     vars(made)["_costs"] = UnitCosts(costs=times, fixed=1.0, float_cost=20.0, conversion=1e-3)
     assert [(edge.cost, edge.lost) for edge in made.edges] == [(1.0, 3.0)] * 3

@@ -72,6 +72,18 @@ def test_one_close_to_the_limit_takes_all_samples_and_its_mean_decides():
     assert not tested.drop.is_sure(0.0125)
 
 
+def test_beside_a_model_within_the_limit_one_that_hardly_will_be_takes_no_more_samples():
+    runs = {}
+    for has_other in (False, True):
+        session = Session(wrong_every=12)
+        one = evaluator(journal(), metric=Metric("unbounded", lambda o, s: 2 * right(o, s)))
+        tested = one.test("a", lambda s=session: Runnable(s, None), 0.08, has_other=has_other)
+        assert tested.verdict == "fail"
+        assert tested.drop.mean > 0.08
+        runs[has_other] = session.runs
+    assert runs[True] < runs[False]
+
+
 def test_another_limit_goes_on_where_the_first_ended():
     kept, first, second = journal(), Session(wrong_every=10), Session(wrong_every=10)
     evaluator(kept).test("a", lambda: Runnable(first, None), 0.5)

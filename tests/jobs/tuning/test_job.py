@@ -211,20 +211,61 @@ def test_more_effort_is_for_plans_that_give_up_much(monkeypatch, least, changes,
     assert result.evaluations <= result.planned_evaluations == 19
 
 
-def test_smaller_ranges_come_before_units_fall_back_to_float(monkeypatch):
-    """A plan that misses the goal, with ranges that mend it, is the result as it is."""
+def good_and_bad_plan():
+    """Return a plan, and the same with ranges that are far too wide."""
     demo = bitwright.load_demo()
-    mended = bitwright.make_plan(demo.model_path, data=demo.calibration[:32], recipe="int8")
+    good = bitwright.make_plan(demo.model_path, data=demo.calibration[:32], recipe="int8")
     wide = {
         key: msgspec.structs.replace(entry, scale=30 * entry.scale)
         if entry.role == "activation" and isinstance(entry.scale, float)
         else entry
-        for key, entry in mended.tensors.items()
+        for key, entry in good.tensors.items()
     }
+    return good, msgspec.structs.replace(good, tensors=wide)
+
+
+def test_better_ranges_come_before_anything_is_measured_of_units(monkeypatch):
+    """A plan that misses the goal, where that of effort standard meets it as it is."""
+    good, bad = good_and_bad_plan()
+    asked = []
+
+    def plan(source, recipe, effort, *_, **__):
+        asked.append(effort)
+        return bad if effort == "low" else good
+
+    monkeypatch.setattr(job, "plan_with_effort", plan)
+    monkeypatch.setattr(search.Search, "test_cheapest", lambda self, pays: False)
+    monkeypatch.delattr(candidates, "measure_errors")
+    result = tuned(bitwright.load_demo().model_path, effort=None, purpose="speed")
+    assert result.met
+    assert result.fallen == ()
+    assert result.probes == ()  # what cannot be met need not be told
+    assert asked == ["low", "standard"]
+    assert result.evaluations == 2
+
+
+def test_where_next_to_no_error_is_within_the_drop_no_more_effort_is_taken(monkeypatch):
+    asked = []
+
+    def plan(source, recipe, effort, *given, **options):
+        asked.append(effort)
+        return original(source.source, recipe, "low", *given, **options)
+
+    original = job.plan_with_effort
+    monkeypatch.setattr(job, "plan_with_effort", plan)
+    result = tuned(effort=None, purpose="size", evaluate="cosine", max_drop=0.0)
+    assert result.is_float
+    assert asked == ["standard"]
+
+
+def test_smaller_ranges_come_before_units_fall_back_to_float(monkeypatch):
+    """A plan that misses the goal, with ranges that mend it, is the result as it is."""
+    demo = bitwright.load_demo()
+    mended, bad = good_and_bad_plan()
     monkeypatch.setattr(
         job,
         "plan_with_effort",
-        lambda *_, **__: msgspec.structs.replace(mended, tensors=wide),
+        lambda *_, **__: bad,
     )
     monkeypatch.setattr(job, "trim_ranges", lambda *_, **__: mended)
     monkeypatch.setattr(search.Search, "test_cheapest", lambda self, pays: False)
@@ -239,8 +280,8 @@ def test_smaller_ranges_come_before_units_fall_back_to_float(monkeypatch):
 def test_what_is_faster_in_float_is_tried_before_errors_are_measured(monkeypatch):
     monkeypatch.delattr(candidates, "measure_errors")
 
-    def slow_integers(variants, found, sample):
-        names = [unit.node for unit in found.units]
+    def slow_integers(variants, wanted, sample):
+        names = [unit.node for unit in wanted]
         times = {"int8": dict.fromkeys(names, 2.0), "float": dict.fromkeys(names, 1.0)}
         return costs.UnitCosts(costs=times, fixed=1.0, float_cost=5.0)
 
@@ -254,8 +295,8 @@ def test_what_is_faster_in_float_is_tried_before_errors_are_measured(monkeypatch
 def test_a_plan_that_is_slower_than_float_is_not_evaluated(monkeypatch):
     """Only what is left of it, once the units that are faster in float are float."""
 
-    def slow_at_first(variants, found, sample):
-        names = [unit.node for unit in found.units]
+    def slow_at_first(variants, wanted, sample):
+        names = [unit.node for unit in wanted]
         times = {"int8": dict.fromkeys(names, 2.0), "float": dict.fromkeys(names, 4.0)}
         times["float"][names[0]] = 1.0
         return costs.UnitCosts(costs=times, fixed=1.0, float_cost=9.0)
@@ -296,8 +337,8 @@ def test_a_quantized_model_that_is_asked_for_may_be_slower_than_float(monkeypatc
 
 
 def test_units_that_are_slower_in_integers_stay_quantized_where_that_is_asked_for(monkeypatch):
-    def slow_integers(variants, found, sample):
-        names = [unit.node for unit in found.units]
+    def slow_integers(variants, wanted, sample):
+        names = [unit.node for unit in wanted]
         times = {"int8": dict.fromkeys(names, 2.0), "float": dict.fromkeys(names, 1.0)}
         return costs.UnitCosts(costs=times, fixed=1.0, float_cost=5.0)
 

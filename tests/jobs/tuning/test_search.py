@@ -10,6 +10,7 @@ from bitwright.jobs.tuning.evaluation import Outcome
 from bitwright.jobs.tuning.front import Option
 from bitwright.jobs.tuning.goal import Goal
 from bitwright.jobs.tuning.journal import Journal
+from bitwright.jobs.tuning.latency import Timing
 from bitwright.jobs.tuning.search import STEPS_BACK, Clock, Search
 from bitwright.jobs.tuning.states import Unit
 
@@ -32,7 +33,7 @@ class Candidates:
     def make(self, states):
         self.made.append(dict(states))
         size = COUNT + sum(state == "float" for state in states.values())
-        return SimpleNamespace(states=states, size=size, runnable=(self, states))
+        return SimpleNamespace(states=states, size=size, model=None, runnable=(self, states))
 
     def drop(self, states):
         return self._factor * sum(e for node, e in ERRORS.items() if node not in states)
@@ -197,6 +198,46 @@ def test_every_better_model_is_handed_over_once():
     search.run()
     assert seen == sorted(seen, reverse=True)
     assert len(seen) == len(set(seen))
+
+
+@pytest.mark.parametrize(("purpose", "most"), [("size", 0.02), ("speed", 0.05)])
+def test_no_model_is_evaluated_that_would_save_next_to_nothing(purpose, most):
+    """Of the points below the best, one may be cheaper by less than that."""
+    search = make_search(0.05)
+    search.goal = Goal(purpose=purpose)
+    search.latency = lambda model: Timing(1.0, 1.0, 1.0)
+    search.test_base()
+    search.run()
+    cheaper = [point for point in search.points if point.choice.cost < search.best.choice.cost]
+    untested = [point for point in cheaper if point.tested is None]
+    failed = max(p.choice.cost for p in search.points if p.tested and not p.passes)
+    left = [point for point in untested if point.choice.cost > failed]
+    best = search.best.choice.cost
+    assert all(best - point.choice.cost < most * (best + 5.0) for point in left)
+
+
+def test_what_other_plans_lost_tells_where_to_begin():
+    """Their errors are known by then, and so is the drop that goes with them."""
+    first = make_search(0.01, Candidates("low"))
+    first.test_base()
+    cold, warm = make_search(0.01, Candidates("trimmed")), make_search(0.01, Candidates("trimmed"))
+    first.add_errors()
+    warm.aside = [first.base]
+    for search in (cold, warm):
+        search.run()
+    assert first.base.choice.error == pytest.approx(sum(ERRORS.values()))
+    assert warm.best.states == cold.best.states
+    assert warm.evaluator.runs < cold.evaluator.runs
+
+
+def test_the_least_error_beyond_the_limit_is_a_share_of_the_whole():
+    search = make_search(1e-9)
+    assert search.least_failed == 1.0
+    search.test_base()
+    search.run()
+    failed = [p.choice.error for p in search.points if p.tested and not p.passes]
+    assert search.least_failed == pytest.approx(min(failed) / sum(ERRORS.values()))
+    assert search.least_failed < 0.02
 
 
 def test_without_time_only_the_base_is_evaluated():

@@ -98,8 +98,8 @@ CASES = [
     case("Clip", X4, np.float32(0)),
     case("Clip", X4, opset=6, min=-0.25, max=0.5),
     *[case(op, X4) for op in (
-        "Abs", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu",
-        "Mish", "Neg", "Relu", "Sigmoid", "Softplus", "Tanh", "Identity", "Transpose",
+        "Abs", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu",
+        "Mish", "Neg", "Relu", "Sigmoid", "Sin", "Softplus", "Tanh", "Identity", "Transpose",
         "Flatten", "Softmax", "LogSoftmax", "ReduceMean", "ReduceSum", "ReduceMax",
     )],
     *[case(op, POSITIVE) for op in ("Log", "Reciprocal", "Sqrt", "ReduceL2", "ReduceMin")],
@@ -132,6 +132,7 @@ CASES = [
     case("Pad", X4, ints(0, 0, -1, 2, 0, 0, 0, -1)),
     case("Pad", X4, ints(1, 2, 0, 1), None, ints(2, 3), mode="reflect"),
     case("Pad", X4, ints(0, 0, 1, 2, 0, 1, 0, 1), mode="edge"),
+    case("Range", np.array(0.5, np.float32), np.float32(4), np.float32(1)),
     case("Reshape", X4, ints(0, -1, 6)),
     case("Slice", X4, ints(1, -4), ints(100, -1), ints(1, 2)),
     case("Slice", X4, ints(-1, 0), ints(-100, 6), ints(2, 3), ints(-2, 3)),
@@ -175,8 +176,8 @@ def test_the_executor_computes_what_the_runtime_computes(op, inputs, attributes,
 
 
 # These work on shapes and masks, and are tried together below.
-TOGETHER = {"And", "Cast", "ConstantOfShape", "Dropout", "Equal", "Greater", "Less", "Not", "Shape",
-            "Where"}  # fmt: skip
+TOGETHER = {"And", "Cast", "ConstantOfShape", "Dropout", "Equal", "Greater", "GreaterOrEqual",
+            "Less", "LessOrEqual", "Not", "Or", "Shape", "Where"}  # fmt: skip
 
 
 def test_every_operator_of_the_table_is_tried():
@@ -201,7 +202,11 @@ def test_shapes_and_masks_are_worked_out_as_the_runtime_does():
         node("Less", ["kept", "half"], ["small"], name="small"),
         node("And", ["positive", "small"], ["both"], name="both"),
         node("Not", ["both"], ["neither"], name="neither"),
-        node("Equal", ["neither", "positive"], ["same"], name="same"),
+        node("GreaterOrEqual", ["kept", "half"], ["large"], name="large"),
+        node("LessOrEqual", ["kept", "zero"], ["low"], name="low"),
+        node("Or", ["large", "low"], ["outside"], name="outside"),
+        node("And", ["neither", "outside"], ["left"], name="left"),
+        node("Equal", ["left", "positive"], ["same"], name="same"),
         node("Where", ["same", "kept", "zeros"], ["chosen"], name="choose"),
         node("Cast", ["both"], ["marks"], name="cast", to=1),
         node("Add", ["chosen", "marks"], ["y"], name="add"),

@@ -34,6 +34,8 @@ Verdict = Literal["pass", "fail", "open"]
 
 CONFIDENCE = 0.95
 _NORMAL_QUANTILE = 1.96
+_UNLIKELY_QUANTILE = 1.2816
+"""A normal number is above it once in ten times."""
 BOUND = 2.36
 """Standard errors between the drop and the limit that end the test, at each of four looks."""
 _FRACTIONS = (1 / 8, 1 / 4, 1 / 2, 1)
@@ -76,6 +78,20 @@ class Drop:
                 return "fail"
             return "pass" if last or self.samples >= MIN_PASS else "open"
         return "open"
+
+    def is_unlikely(self, limit: float, samples: int) -> bool:
+        """Whether the drop on all of so many samples will hardly be within the limit.
+
+        If the others are like these, their mean lies around that of these, with the error of both:
+        that leaves the mean of all a normal distribution around this one (predictive power,
+        Spiegelhalter, Freedman and Blackburn, Controlled Clinical Trials 7, 1986).
+
+        >>> found = Drop(samples=200, mean=0.02, error=0.01)
+        >>> found.is_unlikely(0.005, 800), found.is_unlikely(0.015, 800)
+        (True, False)
+        """
+        spread = self.error * math.sqrt(max(1 - self.samples / samples, 0.0))
+        return self.mean - limit > _UNLIKELY_QUANTILE * spread
 
     def _distance(self, limit: float) -> float:
         """Return how many standard errors lie between the drop and the limit.

@@ -156,43 +156,52 @@ class StaticCandidates:
 
     @cached_property
     def _without_errors(self) -> UnitErrors:
-        self.report("measuring the costs of units")
         name = f"units/{self.name}"
         return keep_figures(self.journal, name, UnitErrors, lambda: find_units(self._variants))
 
     @cached_property
     def _with_errors(self) -> UnitErrors:
-        states = ",".join(self._states)
-        return keep_figures(
-            self.journal,
-            f"errors/{self.name}/{states}",
-            UnitErrors,
-            lambda: measure_errors(
-                self._variants,
-                self._states,
-                before=None if self.before is None else (self.before.plan, self.before.errors),
-                report=self.report,
-            ),
+        return keep_figures(self.journal, self._errors_name, UnitErrors, self._measure_errors)
+
+    @property
+    def _errors_name(self) -> str:
+        return f"errors/{self.name}/{','.join(self._states)}"
+
+    def _measure_errors(self) -> UnitErrors:
+        before = self.before
+        if before is not None and before._errors_name not in self.journal:
+            before = None  # they were not needed
+        return measure_errors(
+            self._variants,
+            self._states,
+            before=None if before is None else (before.plan, before._with_errors),
+            report=self.report,
         )
 
     @cached_property
     def _costs(self) -> UnitCosts:
-        if self.before is not None and self.before.units == self.units:
+        if self.before is not None and set(self.before.units) == set(self.units):
             return self.before._costs
 
         def measure() -> UnitCosts:
             model = self.make({}).model
             if self.purpose == "size":
-                return measure_bytes(self.prepared, self.plan, model, self.errors)
+                return measure_bytes(self.prepared, self.plan, model, self.units)
             self.report("profiling the float and the quantized model")
-            return measure_times(self._variants, self.errors, middle_sized(self.samples()))
+            return measure_times(self._variants, self.units, middle_sized(self.samples()))
 
         return keep_figures(self.journal, f"costs/{self.name}/{self.purpose}", UnitCosts, measure)
 
     @property
     def units(self) -> Sequence[Unit]:
         """The units that have states."""
-        return self.errors.units
+        return self._without_errors.units
+
+    @property
+    def gaining(self) -> list[Unit]:
+        """The units that cost less as planned than in float."""
+        costs = self._costs.costs
+        return [unit for unit in self.units if costs["int8"][unit.node] < costs["float"][unit.node]]
 
     @property
     def options(self) -> list[list[Option]]:

@@ -17,7 +17,6 @@ from bitwright.graph import iter_values, written_size
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.sensitivity import NodeVariants
 from bitwright.jobs.tuning.states import Unit
-from bitwright.jobs.tuning.units import UnitErrors
 from bitwright.plan import QuantPlan
 
 __all__ = ["UnitCosts", "conversion_times", "measure_bytes", "measure_times"]
@@ -48,7 +47,7 @@ class UnitCosts(msgspec.Struct, frozen=True, kw_only=True):
     """What it costs to convert a tensor, however small."""
 
 
-def measure_times(variants: NodeVariants, found: UnitErrors, sample: Sample) -> UnitCosts:
+def measure_times(variants: NodeVariants, wanted: Sequence[Unit], sample: Sample) -> UnitCosts:
     """Profile the float and the quantized model, and add up the times of the nodes of each unit."""
     prepared, units = variants.prepared, variants.units
     models = [units.float_model, units.quantized]
@@ -60,7 +59,7 @@ def measure_times(variants: NodeVariants, found: UnitErrors, sample: Sample) -> 
         most=_MAX_RUNS,
     )
     times: dict[str, dict[str, float]] = {"int8": {}, "float": {}}
-    for unit, (float_nodes, nodes) in _nodes_of(units, found.units).items():
+    for unit, (float_nodes, nodes) in _nodes_of(units, wanted).items():
         times["float"][unit] = _sum_of(before, float_nodes)
         times["int8"][unit] = _sum_of(after, nodes)
     fixed = before.milliseconds - sum(times["float"].values())
@@ -170,12 +169,12 @@ def _conversions() -> ir.Model:
 
 
 def measure_bytes(
-    prepared: Prepared, plan: QuantPlan, quantized: ir.Model, found: UnitErrors
+    prepared: Prepared, plan: QuantPlan, quantized: ir.Model, units: Sequence[Unit]
 ) -> UnitCosts:
     """Return the bytes of each unit's weights in each state; all else is fixed."""
     values = dict(iter_values(prepared.model))
     costs: dict[str, dict[str, float]] = {state: {} for state in ("w4", "int8", "a16", "float")}
-    for unit in found.units:
+    for unit in units:
         weights = {
             key
             for node in unit.nodes

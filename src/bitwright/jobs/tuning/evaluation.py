@@ -32,8 +32,8 @@ __all__ = ["Evaluator", "Outcome", "Runnable"]
 FOLDS = 20
 MARGIN_SHARE = 1 / 8
 """The share of the samples that counts as hard for a small margin of float."""
-MAX_HARD = 1 / 2
-"""The largest share of the samples that may be hard: then it is no use to begin with them."""
+MAX_HARD = 1 / 4
+"""The largest share of the samples that may be hard: with more, the next looks tell as early."""
 _KEPT_BYTES = 512 << 20
 """Outputs that are kept in memory; more are on disk."""
 FLOAT, _HARD = "float", "hard"
@@ -140,6 +140,7 @@ class Evaluator:
         *,
         first_look: bool = False,
         in_order: bool = False,
+        has_other: bool = False,
         may_go_on: Callable[[float], bool] = lambda seconds: True,
     ) -> Outcome:
         """Say whether a model is within the limit, from as few samples as that takes.
@@ -151,8 +152,9 @@ class Evaluator:
         run on all samples for it.
 
         `first_look` ends with the first look, and the verdict may be "open"; `in_order` takes no
-        samples before others, so that the drop has its error in any case. `may_go_on` hears how
-        long the next look will take, and may stop the evaluation before it.
+        samples before others, so that the drop has its error in any case. `has_other` says that
+        another model is within the limit: then one that hardly will be is not worth all samples.
+        `may_go_on` hears how long the next look will take, and may stop the evaluation before it.
         """
         looks = look_sizes(len(self))
         if self._metric.scope == "model":
@@ -170,6 +172,8 @@ class Evaluator:
             tested = Outcome(found, found.verdict(limit, last=size == len(self)))
             if tested.verdict != "open":
                 break
+            if has_other and found.is_unlikely(limit, len(self)):
+                return Outcome(found, "fail")
             likely = found.mean > limit or self._knows_float
             is_first = size == looks[0] and len(looks) > 1 and not run.knows(looks[1])
             if is_first and likely and not in_order:

@@ -48,6 +48,10 @@ MIN_CALIBRATION = 8
 MIN_KEPT = 0.95
 """The share of what int8 saves that a model must keep for the search to end without more effort."""
 
+MIN_MENDED = 0.02
+"""The share of a plan's error that must be within the limit for more effort to be of use: it lowers
+errors to a half or a quarter, not to a fiftieth."""
+
 TRIMMED: Literal["trimmed"] = "trimmed"
 Stage = Effort | Literal["trimmed"]
 """What the plan of a stage is made by: an effort, or smaller ranges of the plan before it."""
@@ -240,7 +244,7 @@ class _Job:
         request, evaluator = self._request, self._evaluator
         score, samples = evaluator.float_score(whole=request.goal.relative)
         limit = request.goal.limit(score)
-        planned = planned_evaluations(len(self._stages))
+        planned = self._planned
         if request.goal.max_size is not None:
             planned = len(self._stages) + 2 + 1  # one of each plan, two probes, and the end
         per_sample = evaluator.sample_seconds
@@ -255,6 +259,16 @@ class _Job:
         else:
             search = self._search_within(request.goal.max_size, limit)
         return self._finish(search, limit, planned)
+
+    @property
+    def _planned(self) -> int:
+        """How many models are evaluated at most."""
+        stages = self._stages
+        if TRIMMED not in stages:
+            cheapest = stages[0] == "low" and self._request.goal.purpose == "speed"
+            return planned_evaluations(len(stages), tried=cheapest)
+        # The first plan and the next, of which one may be searched, and the first one's cheapest.
+        return planned_evaluations(len(stages) - 1, tried=3)
 
     @cached_property
     def _prepared(self) -> Prepared:
@@ -279,44 +293,73 @@ class _Job:
     # The search -------------------------------------------------------------------------------
 
     def _search(self, limit: float) -> Search:
-        """Search the plans of growing effort, until one keeps what int8 saves."""
-        before: Search | None = None
-        searched = False
-        stages = self._stages
-        for stage in stages:
-            candidates = self._candidates(stage, None if before is None else before.candidates)
-            if before is not None and _decide_the_same(candidates, before.candidates):
-                if searched:
-                    return before
-                search, passes = before, False
-            else:
-                search = self._start(candidates, limit, before)
-                slow = before is None and self._is_slower_than_float(search)
-                if slow and self._test_cheapest(search):
+        """Try plans as they are, then search those of more effort, until one saves enough."""
+        first, *others = self._stages
+        search, ends = self._try_plans(first, limit)
+        if ends:
+            return search
+        if not search.base.passes:
+            search.probe()
+        # Before units fall back to float, their ranges are looked at.
+        searched = search.base.passes or TRIMMED not in others
+        if searched and self._run(search):
+            return search
+        for stage in others:
+            candidates = self._candidates(stage, search.candidates)
+            if not _decide_the_same(candidates, search.candidates):
+                search.add_errors()
+                search = self._start(candidates, limit, search)
+                if self._test_base(search) or not self._clock.has(0):
                     return search
-                # With fewer units quantized, it failed: the plan as it is would lose no less.
-                failed = slow and search.best is not None
-                passes = not failed and search.test_base().passes
-                if (passes and self._pays(search.base)) or not self._clock.has(0):
-                    return search
-                cheapest_first = stage == "low" and not (passes or slow)
-                if cheapest_first and self._test_cheapest(search):
-                    return search
-                if not passes and before is None:
-                    search.probe()
-            before = search
-            if not passes and stage == "low" and len(stages) > 1:
-                continue  # before units fall back to float, their ranges are looked at
-            if passes and isinstance(candidates, StaticCandidates):
-                candidates.loses_little = self._request.goal.purpose == "speed"
-            search.run()
-            searched = True
-            # More effort is for what this plan must give up: where that is next to nothing, it
-            # would only take longer.
-            if passes or search.kept >= MIN_KEPT or not self._clock.has(0):
+            elif searched:
                 return search
-        assert before is not None
-        return before
+            searched = True
+            if self._run(search):
+                return search
+        return search
+
+    def _try_plans(self, first: Stage, limit: float) -> tuple[Search, bool]:
+        """Evaluate what needs no errors of units; return the last search, and if it ends here.
+
+        That is a plan as it is, and with its units as they are fastest.
+        """
+        search = self._start(self._candidates(first, None), limit, None)
+        if self._is_slower_than_float(search):
+            if self._test_cheapest(search):
+                return search, True
+            # With fewer units quantized, it failed: the plan as it is would lose no less.
+            failed = search.best is not None
+            return search, not failed and (self._test_base(search) or not self._clock.has(0))
+        if self._test_base(search) or not self._clock.has(0):
+            return search, True
+        if search.base.passes or first != "low":
+            return search, False
+        if self._test_cheapest(search):
+            return search, True
+        if TRIMMED not in self._stages:
+            return search, False
+        candidates = self._candidates("standard", search.candidates)
+        if _decide_the_same(candidates, search.candidates):
+            return search, False
+        search = self._start(candidates, limit, search)
+        return search, self._test_base(search) or not self._clock.has(0)
+
+    def _test_base(self, search: Search) -> bool:
+        """Whether a plan as it is is within the limit, and nothing cheaper is to be looked for."""
+        if search.best is not None and self._is_slower_than_float(search):
+            return False
+        return search.test_base().passes and self._pays(search.base)
+
+    def _run(self, search: Search) -> bool:
+        """Search the mixtures of a plan; return whether more effort is not worth it."""
+        candidates, passes = search.candidates, search.base.passes
+        if passes and isinstance(candidates, StaticCandidates):
+            candidates.loses_little = self._request.goal.purpose == "speed"
+        search.run()
+        # More effort is for what this plan must give up: where that is next to nothing, or where
+        # next to nothing can be kept of it, it would only take longer.
+        keeps = passes or search.kept >= MIN_KEPT
+        return keeps or search.least_failed < MIN_MENDED or not self._clock.has(0)
 
     def _search_within(self, most: int, limit: float) -> Search:
         """Look for what loses least in so many bytes, with more effort if that is too much."""
@@ -426,7 +469,10 @@ class _Job:
             request.providers,
             request.report,
             request.engine,
-            before if stage == TRIMMED and isinstance(before, StaticCandidates) else None,
+            # Only ranges differ.
+            before
+            if stage in ("standard", TRIMMED) and isinstance(before, StaticCandidates)
+            else None,
             request.goal.keep_quantized,
         )
 
@@ -454,7 +500,12 @@ class _Job:
             assert isinstance(before, StaticCandidates)  # it follows another stage
             request.report("looking at the ranges of the units of most error")
             return trim_ranges(
-                before.prepared, before.plan, before.errors, self._choosing, report=request.report
+                before.prepared,
+                before.plan,
+                before.errors,
+                self._choosing,
+                among=before.gaining,
+                report=request.report,
             )
         calibration = self._samples.calibration(self._parts)
         if request.recipe.mode == "weight-only":

@@ -22,7 +22,7 @@ from bitwright.jobs.tuning.front import (
     find_within,
     thin_front,
 )
-from bitwright.jobs.tuning.goal import Goal
+from bitwright.jobs.tuning.goal import Goal, Purpose
 from bitwright.jobs.tuning.journal import Journal
 from bitwright.jobs.tuning.latency import Timing
 from bitwright.jobs.tuning.result import FallenUnit, FrontPoint, MetricDrop, Probe
@@ -34,8 +34,9 @@ APART = 0.02
 """Points of the front differ by this share of the whole cost at least."""
 STEPS_BACK = 3
 """How many units are tried in a cheaper state again."""
-MIN_STEP = 0.02
-"""The share of the whole cost that such a step must save to be worth an evaluation."""
+MIN_SAVED: dict[Purpose, float] = {"speed": 0.05, "size": 0.02}
+"""The share of the whole cost that a model must save to be worth an evaluation: sizes are exact,
+and what a mix of units will take is known to some percent."""
 BASE = "base"
 
 
@@ -59,15 +60,16 @@ class Clock:
         return False
 
 
-def planned_evaluations(efforts: int, points: int = MAX_POINTS) -> int:
+def planned_evaluations(searched: int, tried: int = 0, points: int = MAX_POINTS) -> int:
     """Return how many models are evaluated at most.
 
-    Those are two probes, the end, and for each effort its plan, a bisection and the steps back.
+    Those are two probes, the end, and for each plan that is searched itself, a bisection and the
+    steps back; of others that are tried there is one model.
 
-    >>> planned_evaluations(1), planned_evaluations(2)
-    (11, 19)
+    >>> planned_evaluations(1), planned_evaluations(2), planned_evaluations(2, tried=3)
+    (11, 19, 22)
     """
-    return efforts * (1 + math.ceil(math.log2(points)) + STEPS_BACK) + 2 + 1
+    return searched * (1 + math.ceil(math.log2(points)) + STEPS_BACK) + tried + 2 + 1
 
 
 @dataclass
@@ -155,6 +157,15 @@ class Search:
             for each in options
         )
         return self._found(add_up(options, states, self.candidates.edges))
+
+    def add_errors(self) -> None:
+        """Count the errors of units for models that were tested by their costs alone."""
+        options, edges = self.candidates.options, self.candidates.edges
+        for found in (*self.points, *self.aside):
+            if found.candidates is self.candidates:
+                states = None if found.choice is None else found.choice.states
+                states = states or tuple(map(_planned_state, options))
+                found.choice = add_up(options, states, edges)
 
     def run(self) -> None:
         """Bisect the front, and step back from what is within the limit."""
@@ -249,6 +260,7 @@ class Search:
                 found.name,
                 lambda: self.make(found).runnable,
                 self.limit,
+                has_other=self.best is not None and self.best.passes,
                 may_go_on=self.clock.has,
             )
         )
@@ -347,6 +359,18 @@ class Search:
             return 1.0
         return (in_float - best.choice.cost) / (in_float - planned)
 
+    @property
+    def least_failed(self) -> float:
+        """The least error of a model beyond the limit, as a share of that of the plan as it is."""
+        planned = sum(each[_planned_state(each)].error for each in self.candidates.options)
+        failed = [
+            one.choice.error
+            for one in (*self.points, *self.aside)
+            if one.candidates is self.candidates and one.choice is not None
+            if one.tested is not None and not one.passes
+        ]
+        return min(failed) / planned if failed and planned else 1.0
+
     # The search -------------------------------------------------------------------------------
 
     def _bisect(self) -> None:
@@ -362,33 +386,44 @@ class Search:
                 high = place
                 break
             low = place
-        if high - low <= 1:
-            return
-        place = self._guess(low, high)
-        for turn in range(len(self.points)):
+        turn = 0
+        while self._is_worth_it(low, high):
+            place = self._guess(low, high) if turn % 2 == 0 else (low + high) // 2
             if self._test(self.points[place]):
                 high = place
             elif self.points[place].tested is None:
                 return  # no time left
             else:
                 low = place
-            if high - low <= 1:
-                return
-            place = self._guess(low, high) if turn % 2 == 0 else (low + high) // 2
+            turn += 1
+
+    def _is_worth_it(self, low: int, high: int) -> bool:
+        """Whether there are points between these two, and one of them saves enough."""
+        if high - low <= 1:
+            return False
+        if high == len(self.points):  # nothing is within the limit yet
+            return True
+        cheapest, best = self.points[low + 1].choice, self.points[high].choice
+        assert cheapest is not None and best is not None  # they are points of the front
+        return best.cost - cheapest.cost >= self._min_saved(best)
+
+    def _min_saved(self, choice: Choice) -> float:
+        """Return what a model must save to be worth an evaluation."""
+        return MIN_SAVED[self.goal.purpose] * (choice.cost + self.candidates.fixed)
 
     def _guess(self, low: int, high: int) -> int:
         """Return the point whose predicted error would give a drop just within the limit.
 
-        The drop is taken as proportional to the error, from the nearest point with a figure.
+        The drop is taken as proportional to the error, from the nearest model with a figure.
         """
         middle = (low + high) // 2 if low >= 0 else 0
         known = [
             (found.choice.error, found.tested.drop.mean)
-            for found in self.points
-            if found.tested is not None and found.choice is not None
+            for found in (*self.points, *self.aside)
+            if found.tested is not None and found.choice is not None and found.choice.error > 0
         ]
         failed = [(error, drop) for error, drop in known if drop > self.limit > 0]
-        if not failed or low < 0:
+        if not failed:
             return middle
         error, drop = min(failed, key=lambda pair: pair[1])
         wanted = error * self.limit / drop
@@ -409,8 +444,7 @@ class Search:
         for _ in range(STEPS_BACK):
             choice = best.choice
             assert choice is not None
-            least = MIN_STEP * (choice.cost + self.candidates.fixed)
-            steps = _cheaper(options, edges, choice, least)
+            steps = _cheaper(options, edges, choice, self._min_saved(choice))
             steps = [step for step in steps if step[1] not in tried]
             if not steps:
                 return

@@ -73,6 +73,15 @@ class UnitErrors(msgspec.Struct, frozen=True, kw_only=True):
         summed = sum(self.errors["int8"].values())
         return self.total / summed if summed else 1.0
 
+    def of(self, units: Sequence[Unit]) -> UnitErrors:
+        """Return the errors of some of the units."""
+        names = {unit.node for unit in units}
+        kept = {
+            state: {name: error for name, error in each.items() if name in names}
+            for state, each in self.errors.items()
+        }
+        return UnitErrors(units=tuple(units), errors=kept, total=sum(kept["int8"].values()))
+
     def shares(self, count: int) -> tuple[tuple[str, float], ...]:
         """Return the units that make most of the error, and their shares of it."""
         errors = self.errors["int8"]

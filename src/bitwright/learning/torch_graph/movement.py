@@ -21,6 +21,7 @@ __all__ = [
     "flatten",
     "gather",
     "pad",
+    "range_",
     "reshape",
     "shape_of",
     "slice_",
@@ -200,6 +201,14 @@ def space_to_depth(a: Attributes, x: torch.Tensor) -> torch.Tensor:
 def expand(a: Attributes, x: torch.Tensor, shape: torch.Tensor) -> torch.Tensor:
     """Expand: both shapes broadcast."""
     return x.expand(torch.broadcast_shapes(x.shape, tuple(shape.tolist())))
+
+
+def range_(
+    a: Attributes, start: torch.Tensor, limit: torch.Tensor, delta: torch.Tensor
+) -> torch.Tensor:
+    """Range."""
+    ends = (one.item() for one in (start, limit, delta))
+    return torch.arange(*ends, dtype=start.dtype, device=start.device)
 
 
 def where(a: Attributes, mask: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
