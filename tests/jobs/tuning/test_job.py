@@ -234,7 +234,7 @@ def test_better_ranges_come_before_anything_is_measured_of_units(monkeypatch):
         return bad if effort == "low" else good
 
     monkeypatch.setattr(job, "plan_with_effort", plan)
-    monkeypatch.setattr(search.Search, "test_cheapest", lambda self, pays: False)
+    monkeypatch.setattr(search.Search, "test_cheapest", lambda self, pays: self.test_base())
     monkeypatch.delattr(candidates, "measure_errors")
     result = tuned(bitwright.load_demo().model_path, effort=None, purpose="speed")
     assert result.met
@@ -268,7 +268,7 @@ def test_smaller_ranges_come_before_units_fall_back_to_float(monkeypatch):
         lambda *_, **__: bad,
     )
     monkeypatch.setattr(job, "trim_ranges", lambda *_, **__: mended)
-    monkeypatch.setattr(search.Search, "test_cheapest", lambda self, pays: False)
+    monkeypatch.setattr(search.Search, "test_cheapest", lambda self, pays: self.test_base())
     monkeypatch.setattr(search.Search, "run", lambda self: pytest.fail("it is met already"))
     result = tuned(demo.model_path, effort=None, purpose="speed")
     assert result.met

@@ -126,9 +126,10 @@ class StaticCandidates:
     """Another plan whose kernels are the same: its costs hold, and the errors of equal units."""
     keep_quantized: bool = False
     """Whether units are to stay quantized where float is as fast, too."""
-    loses_little: bool = False
-    """Whether the plan is within the limit as it is: then its units are chosen by cost alone, as
-    one that becomes float loses less still."""
+    by_cost: bool = False
+    """Whether units are chosen by cost alone, and their errors are not measured: as long as it is
+    not known whether they matter, or where the plan is within the limit as it is and a unit that
+    becomes float loses less still."""
     _base: Made | None = field(default=None, init=False)
 
     @cached_property
@@ -139,7 +140,12 @@ class StaticCandidates:
     @cached_property
     def _variants(self) -> NodeVariants:
         return open_unit_variants(
-            self.prepared, self.plan, self.make({}).model, self.samples(), engine=self.engine
+            self.prepared,
+            self.plan,
+            self.make({}).model,
+            self.samples(),
+            before=None if self.before is None else self.before.units,
+            engine=self.engine,
         )
 
     @property
@@ -152,7 +158,7 @@ class StaticCandidates:
     @property
     def errors(self) -> UnitErrors:
         """The units, and what they lose where that is asked for."""
-        return self._without_errors if self.loses_little else self._with_errors
+        return self._without_errors if self.by_cost else self._with_errors
 
     @cached_property
     def _without_errors(self) -> UnitErrors:
@@ -161,26 +167,22 @@ class StaticCandidates:
 
     @cached_property
     def _with_errors(self) -> UnitErrors:
-        return keep_figures(self.journal, self._errors_name, UnitErrors, self._measure_errors)
-
-    @property
-    def _errors_name(self) -> str:
-        return f"errors/{self.name}/{','.join(self._states)}"
-
-    def _measure_errors(self) -> UnitErrors:
-        before = self.before
-        if before is not None and before._errors_name not in self.journal:
-            before = None  # they were not needed
-        return measure_errors(
-            self._variants,
-            self._states,
-            before=None if before is None else (before.plan, before._with_errors),
-            report=self.report,
+        states = ",".join(self._states)
+        return keep_figures(
+            self.journal,
+            f"errors/{self.name}/{states}",
+            UnitErrors,
+            lambda: measure_errors(
+                self._variants,
+                self._states,
+                before=None if self.before is None else (self.before.plan, self.before.errors),
+                report=self.report,
+            ),
         )
 
     @cached_property
     def _costs(self) -> UnitCosts:
-        if self.before is not None and set(self.before.units) == set(self.units):
+        if self.before is not None and self.before.units == self.units:
             return self.before._costs
 
         def measure() -> UnitCosts:

@@ -267,8 +267,8 @@ class _Job:
         if TRIMMED not in stages:
             cheapest = stages[0] == "low" and self._request.goal.purpose == "speed"
             return planned_evaluations(len(stages), tried=cheapest)
-        # The first plan and the next, of which one may be searched, and the first one's cheapest.
-        return planned_evaluations(len(stages) - 1, tried=3)
+        # The first plan, and what is cheapest of the next.
+        return planned_evaluations(len(stages) - 1, tried=2)
 
     @cached_property
     def _prepared(self) -> Prepared:
@@ -324,25 +324,21 @@ class _Job:
         That is a plan as it is, and with its units as they are fastest.
         """
         search = self._start(self._candidates(first, None), limit, None)
-        if self._is_slower_than_float(search):
-            if self._test_cheapest(search):
+        if not self._is_slower_than_float(search):
+            if self._test_base(search) or not self._clock.has(0):
                 return search, True
-            # With fewer units quantized, it failed: the plan as it is would lose no less.
-            failed = search.best is not None
-            return search, not failed and (self._test_base(search) or not self._clock.has(0))
-        if self._test_base(search) or not self._clock.has(0):
-            return search, True
-        if search.base.passes or first != "low":
-            return search, False
-        if self._test_cheapest(search):
-            return search, True
-        if TRIMMED not in self._stages:
-            return search, False
+            if search.base.passes or first != "low":
+                return search, False
+            if TRIMMED in self._stages:
+                search = self._with_better_ranges(search, limit)
+        return search, self._test_cheapest(search) or not self._clock.has(0)
+
+    def _with_better_ranges(self, search: Search, limit: float) -> Search:
+        """Return the search of the plan of effort standard, if that has any other range."""
         candidates = self._candidates("standard", search.candidates)
         if _decide_the_same(candidates, search.candidates):
-            return search, False
-        search = self._start(candidates, limit, search)
-        return search, self._test_base(search) or not self._clock.has(0)
+            return search
+        return self._start(candidates, limit, search)
 
     def _test_base(self, search: Search) -> bool:
         """Whether a plan as it is is within the limit, and nothing cheaper is to be looked for."""
@@ -354,7 +350,7 @@ class _Job:
         """Search the mixtures of a plan; return whether more effort is not worth it."""
         candidates, passes = search.candidates, search.base.passes
         if passes and isinstance(candidates, StaticCandidates):
-            candidates.loses_little = self._request.goal.purpose == "speed"
+            candidates.by_cost = self._request.goal.purpose == "speed"
         search.run()
         # More effort is for what this plan must give up: where that is next to nothing, or where
         # next to nothing can be kept of it, it would only take longer.
@@ -410,10 +406,10 @@ class _Job:
         candidates = search.candidates
         if not isinstance(candidates, StaticCandidates) or self._request.goal.purpose != "speed":
             return False
-        candidates.loses_little = True
-        passes = search.test_cheapest(self._is_fast_enough)
-        candidates.loses_little = passes
-        return passes
+        candidates.by_cost = True
+        found = search.test_cheapest(self._is_fast_enough)
+        candidates.by_cost = found.passes
+        return found.passes
 
     def _is_fast_enough(self, found: Found) -> bool:
         """Whether a model is not clearly slower than float: than nine in ten runs of it."""
@@ -469,10 +465,7 @@ class _Job:
             request.providers,
             request.report,
             request.engine,
-            # Only ranges differ.
-            before
-            if stage in ("standard", TRIMMED) and isinstance(before, StaticCandidates)
-            else None,
+            before if stage == TRIMMED and isinstance(before, StaticCandidates) else None,
             request.goal.keep_quantized,
         )
 

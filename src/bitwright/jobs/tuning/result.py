@@ -99,6 +99,11 @@ class FrontPoint:
     refined: bool = False
     """Whether it is a step back from a point of the front."""
 
+    @property
+    def known_cost(self) -> float:
+        """The measured cost where there is one, else the predicted one."""
+        return self.cost if self.measured_cost is None else self.measured_cost
+
     def to_dict(self) -> dict[str, Any]:
         """Return the point as plain data."""
         return {
@@ -220,8 +225,7 @@ class TuneResult:
         """
         cost, spread = self.float_cost, self.float_spread
         if point is not None:
-            cost = point.cost if point.measured_cost is None else point.measured_cost
-            spread = point.cost_spread
+            cost, spread = point.known_cost, point.cost_spread
         if self.purpose == "size":
             return show_bytes(round(cost))
         return show_milliseconds(cost, spread)

@@ -129,8 +129,8 @@ class Search:
         self._test(self.base)
         return self.base
 
-    def test_cheapest(self, pays: Callable[[Found], bool] = lambda found: True) -> bool:
-        """Evaluate what costs least, whatever it loses; return whether it is within the limit.
+    def test_cheapest(self, pays: Callable[[Found], bool] = lambda found: True) -> Found:
+        """Evaluate what costs least, whatever it loses: that may be the plan as it is.
 
         Units that are faster in float are more accurate there, too: where there are any, this is
         better than the plan in all, and its errors need not be known. The costs of units are
@@ -147,7 +147,8 @@ class Search:
         if not pays(first):
             first = self._in_float()
             self.aside.append(first)
-        return first is not self.base and self._test(first)
+        self._test(first)
+        return first
 
     def _in_float(self) -> Found:
         """Return the model with all units in float."""
@@ -470,7 +471,7 @@ class Search:
             for one in (*self.points, *self.aside)
             if one.choice is not None or one.measured_cost is not None
         ]
-        return sorted(made, key=lambda pair: pair[1].cost)
+        return sorted(made, key=lambda pair: pair[1].known_cost)
 
     def _point(self, found: Found) -> FrontPoint:
         tested = found.tested

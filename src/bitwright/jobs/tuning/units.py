@@ -96,15 +96,24 @@ def open_unit_variants(
     model: ir.Model,
     samples: Sequence[Sample],
     *,
+    before: Sequence[Unit] | None = None,
     engine: Engine = LOCAL,
 ) -> NodeVariants:
-    """Return what measures the units of a plan, whose model was written already."""
+    """Return what measures the units of a plan, whose model was written already.
+
+    `before` are those that were told apart in another plan with the same nodes.
+    """
     units = open_units(prepared.model, model)
-    count = ERROR_SAMPLES if len(units_of(units, plan)) < MANY_UNITS else ERROR_SAMPLES // 2
+    named = units_of(units, plan)
+    count = ERROR_SAMPLES if len(named) < MANY_UNITS else ERROR_SAMPLES // 2
     measuring = Measuring(
         samples=samples[:count], providers=prepared.providers, engine=engine, progress=False
     )
-    return variants_of(prepared, plan, model, units, measuring, MAX_UNITS)
+    if before is None:
+        return variants_of(prepared, plan, model, units, measuring, MAX_UNITS)
+    known = {node for unit in before for node in unit.nodes}
+    found = variants_of(prepared, plan, model, units, measuring, None)
+    return replace(found, unit_of={name: n for name, n in named.items() if name in known})
 
 
 def find_units(variants: NodeVariants) -> UnitErrors:
