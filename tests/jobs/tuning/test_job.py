@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 import bitwright
-from bitwright import MSE
+from bitwright import MSE, MeanExtremes
 from bitwright.errors import ArgumentError, DataError, RecipeError, TargetError
 from bitwright.jobs.tuning import candidates, costs, job, search, units
 from bitwright.jobs.tuning.latency import Timing
@@ -211,12 +211,12 @@ def test_more_effort_is_for_plans_that_give_up_much(monkeypatch, least, changes,
     assert result.evaluations <= result.planned_evaluations == 19
 
 
-def good_and_bad_plan():
-    """Return a plan, and the same with ranges that are far too wide."""
+def good_and_bad_plan(factor=30):
+    """Return a plan, and the same with ranges that are so many times as wide."""
     demo = bitwright.load_demo()
     good = bitwright.make_plan(demo.model_path, data=demo.calibration[:32], recipe="int8")
     wide = {
-        key: msgspec.structs.replace(entry, scale=30 * entry.scale)
+        key: msgspec.structs.replace(entry, scale=factor * entry.scale)
         if entry.role == "activation" and isinstance(entry.scale, float)
         else entry
         for key, entry in good.tensors.items()
@@ -224,24 +224,59 @@ def good_and_bad_plan():
     return good, msgspec.structs.replace(good, tensors=wide)
 
 
-def test_better_ranges_come_before_anything_is_measured_of_units(monkeypatch):
-    """A plan that misses the goal, where that of effort standard meets it as it is."""
+def with_ranges(plan, method):
+    return msgspec.structs.replace(plan, recipe=plan.recipe.replace(ranges=method))
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_of_other_range_methods_the_one_that_loses_least_at_first_is_taken(monkeypatch, slow):
+    """Whatever its outputs' error is; nothing is measured of units, and nothing probed."""
+    good, bad = good_and_bad_plan(100)
+    _, other = good_and_bad_plan(60)
+    others = [with_ranges(other, MSE()), with_ranges(good, MeanExtremes())]
+    monkeypatch.setattr(job, "plan_with_effort", lambda *_, **__: bad)
+    monkeypatch.setattr(job, "plans_by_ranges", lambda *_, **__: others)
+    monkeypatch.delattr(candidates, "measure_errors")
+
+    def times_of(variants, wanted, sample):
+        names = [unit.node for unit in wanted]
+        times = {"int8": dict.fromkeys(names, 1.0), "float": dict.fromkeys(names, 2.0)}
+        if slow:
+            times["float"][names[0]] = 0.5
+        return costs.UnitCosts(costs=times, fixed=1.0, float_cost=9.0)
+
+    monkeypatch.setattr(candidates, "measure_times", times_of)
+    if slow:  # in integers as it is
+        monkeypatch.setattr(job, "LatencyMeter", timed(2.0, 0.5))
+    lines = []
+    model = bitwright.load_demo().model_path
+    result = tuned(model, effort=None, purpose="speed", log=lines.append)
+    assert result.met
+    assert result.plan.recipe.ranges == MeanExtremes()
+    assert len(result.fallen) == (1 if slow else 0)
+    assert result.probes == ()  # what cannot be met need not be told
+    assert result.evaluations == (5 if slow else 4)  # the last goes on behind its first samples
+    assert [line.split(":")[0] for line in lines if line.startswith(("low", "ranges-"))] == [
+        "low", "ranges-mse", "ranges-mean-extremes",
+    ]  # fmt: skip
+
+
+def test_plans_with_other_ranges_are_made_once(monkeypatch, tmp_path):
     good, bad = good_and_bad_plan()
     asked = []
 
-    def plan(source, recipe, effort, *_, **__):
-        asked.append(effort)
-        return bad if effort == "low" else good
+    def plans(*_, **__):
+        asked.append(1)
+        return [with_ranges(good, MSE())]
 
-    monkeypatch.setattr(job, "plan_with_effort", plan)
+    monkeypatch.setattr(job, "plan_with_effort", lambda *_, **__: bad)
+    monkeypatch.setattr(job, "plans_by_ranges", plans)
     monkeypatch.setattr(search.Search, "test_cheapest", lambda self, pays: self.test_base())
-    monkeypatch.delattr(candidates, "measure_errors")
-    result = tuned(bitwright.load_demo().model_path, effort=None, purpose="speed")
-    assert result.met
-    assert result.fallen == ()
-    assert result.probes == ()  # what cannot be met need not be told
-    assert asked == ["low", "standard"]
-    assert result.evaluations == 2
+    options = {"effort": None, "purpose": "speed", "work": tmp_path}
+    first, again = (tuned(bitwright.load_demo().model_path, **options) for _ in range(2))
+    assert len(asked) == 1
+    assert again.evaluations == 0
+    assert again.point == first.point
 
 
 def test_where_next_to_no_error_is_within_the_drop_no_more_effort_is_taken(monkeypatch):
@@ -267,6 +302,7 @@ def test_smaller_ranges_come_before_units_fall_back_to_float(monkeypatch):
         "plan_with_effort",
         lambda *_, **__: bad,
     )
+    monkeypatch.setattr(job, "plans_by_ranges", lambda *_, **__: [])
     monkeypatch.setattr(job, "trim_ranges", lambda *_, **__: mended)
     monkeypatch.setattr(search.Search, "test_cheapest", lambda self, pays: self.test_base())
     monkeypatch.setattr(search.Search, "run", lambda self: pytest.fail("it is met already"))
@@ -286,6 +322,7 @@ def test_what_is_faster_in_float_is_tried_before_errors_are_measured(monkeypatch
         return costs.UnitCosts(costs=times, fixed=1.0, float_cost=5.0)
 
     monkeypatch.setattr(candidates, "measure_times", slow_integers)
+    monkeypatch.setattr(job, "plans_by_ranges", lambda *_, **__: [])
     result = tuned(effort=None, purpose="speed")
     assert result.point.verdict == "pass"
     assert result.is_float

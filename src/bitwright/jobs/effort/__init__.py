@@ -13,7 +13,12 @@ recipe that gives the same model again.
 """
 
 from bitwright.jobs.effort.levels import EFFORTS, Effort, check_effort, standard_effort
-from bitwright.jobs.effort.search import Step, plan_with_effort, quantize_with_effort
+from bitwright.jobs.effort.search import (
+    Step,
+    plan_with_effort,
+    plans_by_ranges,
+    quantize_with_effort,
+)
 
 __all__ = [
     "EFFORTS",
@@ -21,6 +26,7 @@ __all__ = [
     "Step",
     "check_effort",
     "plan_with_effort",
+    "plans_by_ranges",
     "quantize_with_effort",
     "standard_effort",
 ]

@@ -18,7 +18,13 @@ from bitwright.errors import BitwrightError, ModelError, RecipeError
 from bitwright.jobs.calibration import Calibration, Evaluation, keep_data
 from bitwright.jobs.comparison import Measuring
 from bitwright.jobs.compute import ON_CPU, Compute
-from bitwright.jobs.effort.levels import Effort, check_effort, has_few, refuse_few
+from bitwright.jobs.effort.levels import (
+    Effort,
+    check_effort,
+    has_few,
+    refuse_few,
+    standard_effort,
+)
 from bitwright.jobs.effort.readers import better_methods
 from bitwright.jobs.effort.steps import (
     BIAS_CORRECTION,
@@ -41,7 +47,13 @@ from bitwright.recipe import AdaRound, Override, Recipe
 from bitwright.recipe.finetuning import LEARNING_OPS, FineTuning
 from bitwright.support.wording import counted
 
-__all__ = ["Step", "default_learning", "plan_with_effort", "quantize_with_effort"]
+__all__ = [
+    "Step",
+    "default_learning",
+    "plan_with_effort",
+    "plans_by_ranges",
+    "quantize_with_effort",
+]
 
 MIN_GAIN = 0.1
 """The share of the loss that a step must take away where samples are too few for a bootstrap."""
@@ -125,6 +137,28 @@ def plan_with_effort(
     if effort == "standard" and has_few(kept.data):
         return make_static_plan(prepared, recipe, kept, providers)
     return _search(prepared, recipe, effort, kept, ON_CPU).plan()[1].plan
+
+
+def plans_by_ranges(
+    source: Any,
+    recipe: Recipe,
+    calibration: Calibration,
+    *,
+    providers: Sequence[str] | None = None,
+) -> list[QuantPlan]:
+    """Return the plans of a recipe with the other range methods that effort tries.
+
+    One pass over the data gives all of them. Where there are too few samples, or the recipe leaves
+    no choice, there are none.
+    """
+    if standard_effort(recipe, calibration) == "low":
+        return []
+    prepared, kept = _open(source, recipe, "standard", calibration, providers, ON_CPU)
+    changes = [change for step in RANGES.values() for change in step(recipe, prepared)]
+    if not changes or has_few(kept.data):
+        return []
+    trials = Trials(prepared, kept, halves=FIRST, means=recipe.bias_correction == "fast")
+    return [trials.finish(recipe.replace(**change.fields))[1].plan for change in changes]
 
 
 def _open(

@@ -117,6 +117,12 @@ class Evaluator:
     def __len__(self) -> int:
         return len(self._order)
 
+    @property
+    def first_look_seconds(self) -> float:
+        """How long a model takes on the samples of the first look, as far as that is known."""
+        size = len(self) if self._metric.scope == "model" else look_sizes(len(self))[0]
+        return (self.sample_seconds or 0.0) * size
+
     def float_score(self, *, whole: bool = False) -> tuple[float, int]:
         """Return the metric of the float model, and on how many samples it is known.
 

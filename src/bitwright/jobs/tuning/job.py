@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from bitwright.data import InputSpec, Sample, Transform
 from bitwright.data.labelled import LabelledSamples, fingerprint_data, open_labelled
 from bitwright.errors import DataError, RecipeError, TargetError
 from bitwright.jobs.calibration import Calibration
-from bitwright.jobs.effort import Effort, check_effort, plan_with_effort
+from bitwright.jobs.effort import Effort, check_effort, plan_with_effort, plans_by_ranges
 from bitwright.jobs.effort.trials import preparation_key
 from bitwright.jobs.modes import mode_of
 from bitwright.jobs.opening import Prepared, input_specs, open_model
@@ -43,7 +44,7 @@ from bitwright.support.wording import show_bytes
 __all__ = ["TuneRequest", "tune_model"]
 
 BEST, BEST_MODEL, BEST_PLAN = "best", "best.onnx", "best-plan.json"
-NOTED = "noted"
+NOTED, RANGES = "noted", "ranges"
 MIN_CALIBRATION = 8
 MIN_KEPT = 0.95
 """The share of what int8 saves that a model must keep for the search to end without more effort."""
@@ -213,6 +214,11 @@ def _identity(
     }
 
 
+def _name_of(plan: QuantPlan) -> str:
+    """Return what the figures of a plan with another range method are kept under."""
+    return f"{RANGES}-{plan.recipe.ranges.__struct_config__.tag}"
+
+
 def _decide_the_same(one: Candidates, other: Candidates) -> bool:
     """Whether two static plans give the same model: more effort found nothing better to do."""
     if not isinstance(one, StaticCandidates) or not isinstance(other, StaticCandidates):
@@ -267,8 +273,8 @@ class _Job:
         if TRIMMED not in stages:
             cheapest = stages[0] == "low" and self._request.goal.purpose == "speed"
             return planned_evaluations(len(stages), tried=cheapest)
-        # The first plan, and what is cheapest of the next.
-        return planned_evaluations(len(stages) - 1, tried=2)
+        # The first plan, two other range methods, the better of them, and its cheapest mixture.
+        return planned_evaluations(len(stages) - 1, tried=5)
 
     @cached_property
     def _prepared(self) -> Prepared:
@@ -324,21 +330,46 @@ class _Job:
         That is a plan as it is, and with its units as they are fastest.
         """
         search = self._start(self._candidates(first, None), limit, None)
-        if not self._is_slower_than_float(search):
-            if self._test_base(search) or not self._clock.has(0):
-                return search, True
-            if search.base.passes or first != "low":
+        slow = self._is_slower_than_float(search)
+        ends = self._test_cheapest(search) if slow else self._test_base(search)
+        if ends or not self._clock.has(0):
+            return search, True
+        if search.base.passes or first != "low":
+            return search, False
+        if TRIMMED in self._stages:
+            before, search = search, self._with_better_ranges(search, limit)
+            if slow and search is before:
                 return search, False
-            if TRIMMED in self._stages:
-                search = self._with_better_ranges(search, limit)
-        return search, self._test_cheapest(search) or not self._clock.has(0)
+        if self._test_cheapest(search) or not self._clock.has(0):
+            return search, True
+        # With more units quantized it will hardly lose less, unless its first samples say so.
+        best = search.best
+        if best is None or best.tested is None or search.first_drop.mean > best.tested.drop.mean:
+            return search, False
+        return search, self._test_base(search) or not self._clock.has(0)
 
     def _with_better_ranges(self, search: Search, limit: float) -> Search:
-        """Return the search of the plan of effort standard, if that has any other range."""
-        candidates = self._candidates("standard", search.candidates)
-        if _decide_the_same(candidates, search.candidates):
-            return search
-        return self._start(candidates, limit, search)
+        """Return the search of the range method by which the metric falls least at first.
+
+        The error of the outputs does not tell that: of two methods with as much of it, one may
+        lose nothing.
+        """
+        found = [search]
+        for plan in self._plans_by_ranges():
+            candidates = self._static_candidates(_name_of(plan), plan)
+            if not _decide_the_same(candidates, search.candidates):
+                found.append(self._start(candidates, limit, search))
+        best, least = search, math.inf
+        for one in found if len(found) > 1 else ():
+            if not self._clock.has(self._evaluator.first_look_seconds):
+                break
+            drop = one.first_drop
+            self._request.report(f"{one.candidates.name}: drop {MetricDrop.of(drop).describe()}")
+            if drop.mean < least:
+                best, least = one, drop.mean
+        if best is not search and isinstance(search.candidates, StaticCandidates):
+            search.candidates.by_cost = True  # its errors are of no more use
+        return best
 
     def _test_base(self, search: Search) -> bool:
         """Whether a plan as it is is within the limit, and nothing cheaper is to be looked for."""
@@ -455,17 +486,24 @@ class _Job:
                 request.providers,
                 request.report,
             )
+        same = before if stage == TRIMMED and isinstance(before, StaticCandidates) else None
+        return self._static_candidates(stage, self._plan(stage, before), same)
+
+    def _static_candidates(
+        self, name: str, plan: QuantPlan, before: StaticCandidates | None = None
+    ) -> StaticCandidates:
+        request = self._request
         return StaticCandidates(
             self._open_for,
-            self._plan(stage, before),
-            stage,
+            plan,
+            name,
             self._journal,
             lambda: self._choosing,
             request.goal.purpose,
             request.providers,
             request.report,
             request.engine,
-            before if stage == TRIMMED and isinstance(before, StaticCandidates) else None,
+            before,
             request.goal.keep_quantized,
         )
 
@@ -477,9 +515,30 @@ class _Job:
             return replace(opened, recipe=plan.recipe)
         return open_for_plan(self._request.source, plan, self._request.providers)
 
+    def _plans_by_ranges(self) -> list[QuantPlan]:
+        """Return the plans with other range methods, which one pass over the data gives."""
+        known: list[str] | None = self._journal.get(RANGES)
+        if known is not None:
+            return [QuantPlan.load(path) for path in map(self._plan_path, known) if path]
+        self._request.report("calibrating for other range methods")
+        plans = plans_by_ranges(
+            self._prepared,
+            self._request.recipe,
+            self._samples.calibration(self._parts),
+            providers=self._request.providers,
+        )
+        for plan in plans:
+            if (path := self._plan_path(_name_of(plan))) is not None:
+                plan.save(path)
+        self._journal[RANGES] = [_name_of(plan) for plan in plans]
+        return plans
+
+    def _plan_path(self, name: str) -> Path | None:
+        return self._journal.path(f"plan-{name}.json")
+
     def _plan(self, stage: Stage, before: Candidates | None) -> QuantPlan:
         """Return the plan that all models of a stage are made from."""
-        path = self._journal.path(f"plan-{stage}.json")
+        path = self._plan_path(stage)
         if path is not None and path.exists():
             return QuantPlan.load(path)
         plan = self._make_plan(stage, before)

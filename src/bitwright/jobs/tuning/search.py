@@ -11,6 +11,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
+from bitwright.assess.judge.sequential import Drop
 from bitwright.jobs.tuning.candidates import Candidates, Made
 from bitwright.jobs.tuning.evaluation import Evaluator, Outcome
 from bitwright.jobs.tuning.front import (
@@ -128,6 +129,16 @@ class Search:
         """Evaluate the plan as it is."""
         self._test(self.base)
         return self.base
+
+    @property
+    def first_drop(self) -> Drop:
+        """How far the metric falls with the plan as it is, as the first look has it."""
+        return self.evaluator.test(
+            self.base.name,
+            lambda: self.make(self.base).runnable,
+            self.limit,
+            first_look=True,
+        ).drop
 
     def test_cheapest(self, pays: Callable[[Found], bool] = lambda found: True) -> Found:
         """Evaluate what costs least, whatever it loses: that may be the plan as it is.
