@@ -106,6 +106,38 @@ MISSED = Difference(
     warns=True,
 )
 
+SENSITIVITY = Difference(
+    "compress_weights",
+    "`sensitivity_metric` and `ratio` say which weights get eight bits: those with the largest "
+    "error, or the largest inputs",
+    "has no effect",
+    "what each weight loses is measured at the end of its branch",
+    warns=True,
+)
+PLACES = Difference(
+    "compress_weights",
+    "`ratio` without a dataset: the weights with the largest error get eight bits",
+    "goes by place",
+    "without data the values of attention and the last products of some layers get them, as in "
+    "llama.cpp; give a dataset for the exact share",
+    warns=True,
+)
+DATALESS = Difference(
+    "compress_weights",
+    "`awq` without a dataset scales by the weights alone",
+    "has no effect",
+    "AWQ scales by what a layer reads; give a dataset",
+    warns=True,
+)
+
+SEARCHES = Difference(
+    "AdvancedCompressionParameters",
+    "steps and strengths of AWQ and of scale estimation, and how group sizes are adjusted",
+    "has no effect",
+    "the searches here have steps of their own, and groups of any size are stored",
+    warns=True,
+)
+
 ACCURACY_CONTROL = (
     MISSED,
     SEARCH,
@@ -182,5 +214,43 @@ QUANTIZE = (
         "`model_type` TRANSFORMER leaves sums and element-wise products float",
         "they stay float where their neighbours do",
         "a sum between two integer products costs two conversions in float",
+    ),
+)
+
+COMPRESSION = (
+    SENSITIVITY,
+    PLACES,
+    DATALESS,
+    SEARCHES,
+    Difference(
+        "compress_weights",
+        "blocked DequantizeLinear from opset 21 on, MatMulNBits below",
+        "MatMulNBits",
+        "ONNX Runtime computes it without unpacking the whole weight",
+    ),
+    Difference(
+        "compress_weights",
+        "weights of convolutions in eight bits, too",
+        "products and tables of lookups",
+        "no n-bit kernel computes a convolution",
+    ),
+    Difference(
+        "compress_weights",
+        "groups that do not divide the rows of a weight are an error, or "
+        "`group_size_fallback_mode` says what becomes of it",
+        "the last group of a row is shorter",
+        "the kernel takes it",
+    ),
+    Difference(
+        "compress_weights",
+        "`gptq` is refused for ONNX models",
+        "GPTQ",
+        "it needs a dataset alone",
+    ),
+    Difference(
+        "compress_weights",
+        "`backup_mode` without bits, or with eight-bit floats",
+        "refused: name layers in `ignored_scope`",
+        "the head and tables have eight-bit integers, symmetric where the others are",
     ),
 )

@@ -4,7 +4,65 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["DropType", "ModelType", "QuantizationMode", "TargetDevice"]
+__all__ = [
+    "BackupMode",
+    "CompressWeightsMode",
+    "CompressionFormat",
+    "DropType",
+    "ModelType",
+    "QuantizationMode",
+    "SensitivityMetric",
+    "TargetDevice",
+]
+
+
+class BackupMode(StrEnum):
+    """What weights have that do not get the few bits of the others."""
+
+    NONE = "none"
+    INT8_SYM = "int8_sym"
+    INT8_ASYM = "int8_asym"
+    MXFP8_E4M3 = "mxfp8_e4m3"
+    FP8_E4M3 = "fp8_e4m3"
+
+
+class CompressWeightsMode(StrEnum):
+    """The number format of compressed weights."""
+
+    INT8_SYM = "int8_sym"
+    INT8_ASYM = "int8_asym"
+    INT4_SYM = "int4_sym"
+    INT4_ASYM = "int4_asym"
+    INT3_SYM = "int3_sym"
+    INT2_SYM = "int2_sym"
+    NF4 = "nf4"
+    CB4 = "cb4"
+    MXFP4 = "mxfp4"
+    MXFP8_E4M3 = "mxfp8_e4m3"
+    FP8_E4M3 = "fp8_e4m3"
+    FP4 = "fp4"
+    NVFP4 = "nvfp4"
+    CODEBOOK = "codebook"
+    ADAPTIVE_CODEBOOK = "adaptive_codebook"
+
+
+class CompressionFormat(StrEnum):
+    """How compressed weights are stored."""
+
+    DQ = "dequantize"
+    FQ = "fake_quantize"
+    FQ_LORA = "fake_quantize_with_lora"
+    FQ_LORA_NLS = "fake_quantize_with_lora_nls"
+
+
+class SensitivityMetric(StrEnum):
+    """What says which weights lose most by few bits."""
+
+    WEIGHT_QUANTIZATION_ERROR = "weight_quantization_error"
+    HESSIAN_INPUT_ACTIVATION = "hessian_input_activation"
+    MEAN_ACTIVATION_VARIANCE = "mean_activation_variance"
+    MAX_ACTIVATION_VARIANCE = "max_activation_variance"
+    MEAN_ACTIVATION_MAGNITUDE = "mean_activation_magnitude"
 
 
 class DropType(StrEnum):

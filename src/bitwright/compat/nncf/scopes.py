@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from bitwright.compat.nncf.errors import ValidationError
+from bitwright.errors import RecipeError
 from bitwright.recipe import Selection
 
-__all__ = ["IgnoredScope", "Subgraph", "selection_of"]
+__all__ = ["IgnoredScope", "Subgraph", "naming_the_scope", "selection_of"]
 
 
 @dataclass
@@ -42,3 +46,14 @@ def selection_of(scope: IgnoredScope | None) -> Selection:
         exclude_between=tuple((tuple(s.inputs), tuple(s.outputs)) for s in scope.subgraphs),
         unknown_names="refuse" if scope.validate else "warn",
     )
+
+
+@contextmanager
+def naming_the_scope(scope: IgnoredScope | None) -> Iterator[None]:
+    """Say of names that the model does not have that they are in the ignored scope."""
+    try:
+        yield
+    except RecipeError as error:
+        if scope is not None and str(error).startswith(("exclude", "unknown op type")):
+            raise ValidationError(f"ignored_scope: {error}") from error
+        raise

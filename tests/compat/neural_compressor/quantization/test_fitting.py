@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import onnxruntime
 import pytest
 
@@ -27,22 +26,6 @@ from bitwright.jobs.tuning.latency import Timing
 
 DEMO = bitwright.load_demo()
 LOADER = [(image[None], 0) for image in DEMO.calibration[:6]]
-
-
-@pytest.fixture
-def asked(monkeypatch):
-    """What `tune` is asked for, call by call, in place of the search."""
-    calls = []
-
-    def tune(model, **options):
-        calls.append(options)
-        point = SimpleNamespace(measured=SimpleNamespace(drop=0.25))
-        made = ir.from_proto(onnx.load(DEMO.model_path))
-        met = options["max_drop"] > 0.1
-        return SimpleNamespace(met=met, is_float=False, point=point, model=made, plan=None)
-
-    monkeypatch.setattr("bitwright.api.tune", tune)
-    return calls
 
 
 def test_criteria_become_a_drop_a_purpose_and_a_time(asked):

@@ -1,11 +1,9 @@
 """`autotune`: configurations and recipes in turn, judged by a function that reads a file."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import onnxruntime
 import pytest
 
@@ -56,22 +54,6 @@ def test_algorithms_that_need_data_say_so():
         autotune(DEMO.model_path, TuningConfig(GPTQConfig()), evaluate)
     with pytest.raises(DataError, match="give calibration_data_reader"):
         autotune(DEMO.model_path, TuningConfig(), evaluate)
-
-
-@pytest.fixture
-def asked(monkeypatch):
-    """What `tune` is asked for, call by call, in place of the search."""
-    calls = []
-
-    def tune(model, **options):
-        calls.append(options)
-        point = SimpleNamespace(measured=SimpleNamespace(drop=0.25))
-        made = ir.from_proto(onnx.load(DEMO.model_path))
-        met = options["max_drop"] > 0.1
-        return SimpleNamespace(met=met, is_float=False, point=point, model=made, plan=None)
-
-    monkeypatch.setattr("bitwright.api.tune", tune)
-    return calls
 
 
 def test_recipes_are_searched_along_in_turn(asked):

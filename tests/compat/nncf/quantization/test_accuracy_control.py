@@ -177,7 +177,9 @@ def test_a_device_is_warned_of_and_items_are_dicts(asked):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("function", ["quantize", "quantize_with_accuracy_control"])
+@pytest.mark.parametrize(
+    "function", ["compress_weights", "quantize", "quantize_with_accuracy_control"]
+)
 def test_the_arguments_are_the_peers(function):
     python = tool_python(("nncf==3.4.0",))
     code = (

@@ -18,7 +18,7 @@ from bitwright.compat.nncf.quantization.advanced_parameters import (
     AdvancedQuantizationParameters,
 )
 from bitwright.compat.nncf.quantization.translation import Options
-from bitwright.compat.nncf.scopes import IgnoredScope
+from bitwright.compat.nncf.scopes import IgnoredScope, naming_the_scope
 from bitwright.errors import DataError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def quantize_with_accuracy_control(
         if getattr(restorer, name) != getattr(AdvancedAccuracyRestorerParameters(), name):
             SEARCH.warn(name)
     source, data = options.source(model), list(first_inputs(calibration_dataset, subset_size))
-    with options.naming_the_scope():
+    with naming_the_scope(ignored_scope):
         recipe = options.recipe(source)
         if restorer.intermediate_model_dir:
             output = Path(restorer.intermediate_model_dir) / "intermediate_model.onnx"

@@ -16,12 +16,17 @@ from bitwright.compat.nncf.common.quantization.structs import (
 from bitwright.compat.nncf.quantization.range_estimator import RangeEstimatorParameters
 
 __all__ = [
+    "AdvancedAWQParameters",
     "AdvancedAccuracyRestorerParameters",
     "AdvancedBiasCorrectionParameters",
+    "AdvancedCompressionParameters",
+    "AdvancedGPTQParameters",
     "AdvancedQuantizationParameters",
+    "AdvancedScaleEstimationParameters",
     "AdvancedSmoothQuantParameters",
     "FP8QuantizationParameters",
     "FP8Type",
+    "GroupSizeFallbackMode",
     "OverflowFix",
     "QuantizationMode",
     "QuantizationParameters",
@@ -43,6 +48,14 @@ class FP8Type(StrEnum):
 
     E4M3 = "f8e4m3"
     E5M2 = "f8e5m2"
+
+
+class GroupSizeFallbackMode(StrEnum):
+    """What becomes of weights whose rows no group divides."""
+
+    ERROR = "error"
+    IGNORE = "ignore"
+    ADJUST = "adjust"
 
 
 class QuantizerPropagationRule(StrEnum):
@@ -151,3 +164,54 @@ class AdvancedAccuracyRestorerParameters:
     """An existing folder, where `intermediate_model.onnx` is the model that the search starts at:
     everything quantized."""
     restore_mode: RestoreMode = RestoreMode.ACTIVATIONS_AND_WEIGHTS
+
+
+@dataclass
+class AdvancedAWQParameters:
+    """The grid of strengths that AWQ searches."""
+
+    subset_size: int = 32
+    percent_to_apply: float = 0.002
+    alpha_min: float = 0.0
+    alpha_max: float = 1.0
+    steps: int = 100
+    prefer_data_aware_scaling: bool = True
+
+
+@dataclass
+class AdvancedScaleEstimationParameters:
+    """How often scales are fitted to what the layers read."""
+
+    subset_size: int = 64
+    initial_steps: int = 5
+    scale_steps: int = 5
+    weight_penalty: float = -1.0
+
+
+@dataclass
+class AdvancedGPTQParameters:
+    """The damping of GPTQ, and how many rows it corrects together."""
+
+    damp_percent: float = 0.1
+    block_size: int = 128
+    subset_size: int = 128
+
+
+@dataclass
+class AdvancedCompressionParameters:
+    """Further options of weight compression.
+
+    >>> AdvancedCompressionParameters().gptq_params.damp_percent
+    0.1
+    """
+
+    statistics_path: str | None = None
+    lora_adapter_rank: int = 256
+    group_size_fallback_mode: GroupSizeFallbackMode = GroupSizeFallbackMode.ERROR
+    min_adjusted_group_size: int = 32
+    awq_params: AdvancedAWQParameters = field(default_factory=AdvancedAWQParameters)
+    scale_estimation_params: AdvancedScaleEstimationParameters = field(
+        default_factory=AdvancedScaleEstimationParameters
+    )
+    gptq_params: AdvancedGPTQParameters = field(default_factory=AdvancedGPTQParameters)
+    backend_params: dict[str, Any] = field(default_factory=dict)

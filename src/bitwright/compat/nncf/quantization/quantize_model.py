@@ -10,12 +10,13 @@ from bitwright.compat.nncf.parameters import ModelType, QuantizationMode, Target
 from bitwright.compat.nncf.quantization.accuracy_control import quantize_with_accuracy_control
 from bitwright.compat.nncf.quantization.advanced_parameters import AdvancedQuantizationParameters
 from bitwright.compat.nncf.quantization.translation import Options
-from bitwright.compat.nncf.scopes import IgnoredScope
+from bitwright.compat.nncf.quantization.weight_compression import compress_weights
+from bitwright.compat.nncf.scopes import IgnoredScope, naming_the_scope
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["quantize", "quantize_with_accuracy_control"]
+__all__ = ["compress_weights", "quantize", "quantize_with_accuracy_control"]
 
 
 def quantize(
@@ -56,7 +57,7 @@ def quantize(
         advanced=advanced_parameters or AdvancedQuantizationParameters(),
     )
     source = options.source(model)
-    with options.naming_the_scope():
+    with naming_the_scope(ignored_scope):
         result = api.quantize(
             source,
             data=list(first_inputs(calibration_dataset, subset_size)),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -37,12 +36,11 @@ from bitwright.compat.nncf.quantization.advanced_parameters import (
 from bitwright.compat.nncf.quantization.range_estimator import RangeEstimatorParametersSet
 from bitwright.compat.nncf.quantization.ranges import Role, range_method
 from bitwright.compat.nncf.scopes import IgnoredScope, selection_of
-from bitwright.errors import RecipeError
 from bitwright.graph import load_model, normalize
 from bitwright.graph.constants import input_at
 from bitwright.recipe import Override, Placement, Recipe, SmoothQuant
 
-__all__ = ["Options"]
+__all__ = ["Options", "whole_model"]
 
 _DEFAULT_DEVICES = (TargetDevice.ANY, TargetDevice.CPU, TargetDevice.CPU_SPR)
 _FLOATS = "for eight-bit floats take bitwright.quantize with target='nvidia-tensorrt:fp8'"
@@ -109,24 +107,7 @@ class Options:
 
     def source(self, model: Any) -> Any:
         """Return the model, in a copy with the tensors that it was loaded without."""
-        folder = self._backend(BackendParameters.EXTERNAL_DATA_DIR, None)
-        if folder is None:
-            return model
-        whole = onnx.ModelProto()
-        whole.CopyFrom(model)
-        onnx.load_external_data_for_model(whole, str(folder))
-        return whole
-
-    @contextmanager
-    def naming_the_scope(self) -> Iterator[None]:
-        """Say of names that the model does not have that they are in the ignored scope."""
-        try:
-            yield
-        except RecipeError as error:
-            of_scope = str(error).startswith(("exclude", "unknown op type"))
-            if self.ignored_scope is not None and of_scope:
-                raise ValidationError(f"ignored_scope: {error}") from error
-            raise
+        return whole_model(model, self.advanced.backend_params)
 
     @property
     def _is_transformer(self) -> bool:
@@ -200,6 +181,17 @@ class Options:
         work = load_model(model)
         normalize(work)
         return {name: Override(reduce_range=True) for name in _first_weights(work)}
+
+
+def whole_model(model: Any, backend_params: Mapping[str, Any] | None) -> Any:
+    """Return a model, in a copy with the tensors that it was loaded without."""
+    folder = (backend_params or {}).get(BackendParameters.EXTERNAL_DATA_DIR)
+    if folder is None:
+        return model
+    whole = onnx.ModelProto()
+    whole.CopyFrom(model)
+    onnx.load_external_data_for_model(whole, str(folder))
+    return whole
 
 
 _NOT_AS_THERE = {
