@@ -56,6 +56,13 @@ def test_pairs_are_placed():
     assert found.unquantized_outputs == ("Conv", "Gemm")
 
 
+def test_integer_operators_have_no_pairs():
+    base = Recipe(format="qoperator")
+    with pytest.warns(UserWarning, match="dedicated_qdq_pair of recipes is ignored: operators in"):
+        assert apply_switches(base, MODEL, {"dedicated_qdq_pair": True}) == base
+    assert apply_switches(base, MODEL, {"add_qdq_pair_to_weight": False}) == base
+
+
 def test_biases_are_corrected_and_clean_ups_left_out():
     assert switched(fast_bias_correction=True).bias_correction == "fast"
     assert not switched(graph_optimization_level="DISABLE_ALL").optimize

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from bitwright.compat.neural_compressor.differences import ALPHAS, IGNORED
 from bitwright.compat.neural_compressor.op_settings import as_pattern
-from bitwright.compat.options import ignore_unknown, read_mapping, read_op_types, read_switch
+from bitwright.compat.options import Read, ignore_unknown, read_mapping, read_op_types, read_switch
 from bitwright.recipe import Recipe, SmoothQuant
 
 __all__ = ["apply_switches"]
@@ -72,16 +72,17 @@ def _optimize(recipe: Recipe, model: ir.Model, given: Mapping[str, Any]) -> Reci
     return recipe.replace(optimize=level != "DISABLE_ALL")
 
 
-def _placed(option: str, field: str) -> _CHANGE:
+def _placed(option: str, field: str, read: Read = read_switch) -> _CHANGE:
+    """Return what sets a field about pairs, which integer operators do without."""
+
     def change(recipe: Recipe, model: ir.Model, given: Mapping[str, Any]) -> Recipe:
-        return recipe.replace(place={field: read_switch(option, given[option])})
+        value = read(option, given[option])
+        if value and recipe.output_format.integer_ops:
+            IGNORED.warn(f"{option} of recipes", "operators in integers have no pairs")
+            return recipe
+        return recipe.replace(place={field: value})
 
     return change
-
-
-def _float_outputs(recipe: Recipe, model: ir.Model, given: Mapping[str, Any]) -> Recipe:
-    name = "optypes_to_exclude_output_quant"
-    return recipe.replace(place={"unquantized_outputs": read_op_types(name, given[name])})
 
 
 def _without(option: str, nodes: Callable[[ir.Model], Iterable[str]]) -> _CHANGE:
@@ -141,7 +142,9 @@ _SWITCHES: dict[str, _CHANGE] = {
     "pre_post_process_quantization": _without("pre_post_process_quantization", _around),
     "add_qdq_pair_to_weight": _placed("add_qdq_pair_to_weight", "weight_pairs"),
     "dedicated_qdq_pair": _placed("dedicated_qdq_pair", "dedicated_pairs"),
-    "optypes_to_exclude_output_quant": _float_outputs,
+    "optypes_to_exclude_output_quant": _placed(
+        "optypes_to_exclude_output_quant", "unquantized_outputs", read_op_types
+    ),
 }
 # What does nothing here, the value with which it asks for nothing, and why.
 _NOT_HERE: dict[str, tuple[Any, str]] = {

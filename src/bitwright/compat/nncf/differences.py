@@ -17,8 +17,8 @@ DEVICE = Difference(
 )
 UNREAD = Difference(
     _ADVANCED,
-    "with ONNX models nothing reads `inplace_statistics`, `disable_channel_alignment`, "
-    "`signedness_to_force=False` and `clipping_value`",
+    "with ONNX models nothing reads `inplace_statistics`, `disable_channel_alignment` and "
+    "`clipping_value`",
     "has no effect",
     "it has none for ONNX models there, either",
     warns=True,
@@ -57,16 +57,31 @@ BIASES = Difference(
 )
 CHANNELS = Difference(
     _ADVANCED,
-    "`per_channel` activations: a scale for each channel in front of depthwise convolutions",
+    "`per_channel` activations have a scale for each channel in front of depthwise convolutions, "
+    "and are an error with other layers",
     "has no effect",
     "ONNX Runtime's integer kernels take one scale for an activation",
     warns=True,
 )
 NARROW = Difference(
     _ADVANCED,
-    "`narrow_range` leaves out the lowest level",
+    "`narrow_range` of activations and of asymmetric weights is an error",
     "has no effect",
     "zero lies where the range puts it, and all levels are used",
+    warns=True,
+)
+ZERO_POINTS = Difference(
+    _ADVANCED,
+    "ASYMMETRIC weights have a zero point for each channel",
+    "leaves weights symmetric",
+    "ONNX Runtime's integer kernels take one zero point for a weight: give per_channel=False, too",
+    warns=True,
+)
+SIGNS = Difference(
+    _ADVANCED,
+    "`signedness_to_force=False` is an error",
+    "has no effect",
+    "weights are int8, and activations uint8 where they can be",
     warns=True,
 )
 CONVOLUTIONS = Difference(
@@ -181,6 +196,8 @@ QUANTIZE = (
     BIASES,
     CHANNELS,
     NARROW,
+    SIGNS,
+    ZERO_POINTS,
     CONVOLUTIONS,
     NEAREST,
     ENDS,

@@ -52,11 +52,21 @@ def test_weights_may_be_asymmetric_and_by_tensor():
     given = AdvancedQuantizationParameters(
         weights_quantization_params=QuantizationParameters(
             mode=QuantizationMode.ASYMMETRIC, per_channel=False
-        ),
-        backend_params={"compress_weights": False},
+        )
     )
-    model = quantized(advanced_parameters=given)
-    floats = [array for array in initializers(model).values() if array.ndim == 4]
+    points = [
+        array
+        for name, array in initializers(quantized(advanced_parameters=given)).items()
+        if array.dtype == "int8" and name.endswith("weight_zero_point")
+    ]
+    assert points and all(array.ndim == 0 for array in points)
+    assert any(array != 0 for array in points)
+
+
+def test_weights_may_stay_float_behind_pairs():
+    given = AdvancedQuantizationParameters(backend_params={"compress_weights": False})
+    arrays = initializers(quantized(advanced_parameters=given)).values()
+    floats = [array for array in arrays if array.ndim == 4]
     assert floats and all(array.dtype == "float32" for array in floats)
 
 

@@ -142,10 +142,18 @@ def test_weights_stay_float_and_tensors_come_from_a_folder(tmp_path):
         (
             {
                 "weights_quantization_params": QuantizationParameters(
-                    mode=QuantizationMode.ASYMMETRIC, narrow_range=True
+                    mode=QuantizationMode.ASYMMETRIC, per_channel=False, narrow_range=True
                 )
             },
             "narrow_range of weights_quantization_params has no effect",
+        ),
+        (
+            {
+                "weights_quantization_params": QuantizationParameters(
+                    mode=QuantizationMode.ASYMMETRIC
+                )
+            },
+            "mode ASYMMETRIC of weights_quantization_params leaves weights symmetric",
         ),
     ],
 )

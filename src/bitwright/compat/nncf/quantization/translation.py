@@ -19,7 +19,9 @@ from bitwright.compat.nncf.differences import (
     NARROW,
     OUTPUTS,
     PROPAGATION,
+    SIGNS,
     UNREAD,
+    ZERO_POINTS,
 )
 from bitwright.compat.nncf.errors import ParameterNotSupportedError, ValidationError
 from bitwright.compat.nncf.onnx.quantization.backend_parameters import BackendParameters
@@ -137,7 +139,7 @@ class Options:
         if given.narrow_range:
             NARROW.warn(f"narrow_range {where}")
         if given.signedness_to_force is False:
-            UNREAD.warn(f"signedness_to_force False {where}")
+            SIGNS.warn(f"signedness_to_force False {where}")
         usual = "mixed" if self._is_transformer else "performance"
         symmetric = QuantizationPreset(self.preset or usual) is QuantizationPreset.PERFORMANCE
         if given.mode is not None:
@@ -149,7 +151,7 @@ class Options:
         given = _integers("weights", self.advanced.weights_quantization_params)
         where = "of weights_quantization_params"
         if given.signedness_to_force is False:
-            UNREAD.warn(f"signedness_to_force False {where}")
+            SIGNS.warn(f"signedness_to_force False {where}")
         asymmetric = not _is_symmetric(given)
         # Symmetric weights have the same scale in a narrow range, and never the lowest level.
         if asymmetric and given.narrow_range:
@@ -158,7 +160,10 @@ class Options:
             raise ValidationError(
                 "overflow_fix ENABLE is for symmetric weights; leave out it, or their mode."
             )
-        return (False if asymmetric else None), given.per_channel is not False
+        per_channel = given.per_channel is not False
+        if asymmetric and per_channel:
+            ZERO_POINTS.warn(f"mode ASYMMETRIC {where}")
+        return (False if asymmetric and not per_channel else None), per_channel
 
     def _smooth(self) -> SmoothQuant | None:
         alphas, alone = self.advanced.smooth_quant_alphas, self.advanced.smooth_quant_alpha
