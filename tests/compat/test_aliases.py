@@ -49,6 +49,26 @@ def test_submodules_are_ours_and_the_same_objects() -> None:
     )
 
 
+def test_scripts_of_other_tuners_find_their_modules() -> None:
+    run(
+        "from bitwright.compat import install_as\n"
+        "install_as('neural_compressor', 'onnx_neural_compressor', 'nncf')\n"
+        "from neural_compressor import PostTrainingQuantConfig, quantization\n"
+        "from neural_compressor.adaptor.ox_utils.weight_only import rtn_quantize\n"
+        "from neural_compressor.config import AccuracyCriterion, TuningCriterion\n"
+        "from neural_compressor.data import DataLoader\n"
+        "from neural_compressor.utils.constant import FP32\n"
+        "from onnx_neural_compressor import data_reader\n"
+        "from onnx_neural_compressor.quantization import config, tuning\n"
+        "import nncf\n"
+        "from nncf.quantization.advanced_parameters import AdvancedAccuracyRestorerParameters\n"
+        "from nncf.onnx.quantization.backend_parameters import BackendParameters\n"
+        "import bitwright.compat.neural_compressor.quantization.fitting as ours\n"
+        "assert quantization.fit is ours.fit\n"
+        "assert tuning.autotune and config.RTNConfig and data_reader.CalibrationDataReader\n"
+    )
+
+
 def test_a_module_that_only_the_other_tool_has_is_not_mixed_in() -> None:
     run(
         "from bitwright.compat import install_as\n"

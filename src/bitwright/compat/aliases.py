@@ -16,7 +16,9 @@ from bitwright.errors import RecipeError, did_you_mean
 __all__ = ["REPLACEMENTS", "install_as"]
 
 REPLACEMENTS = {
+    "neural_compressor": "bitwright.compat.neural_compressor",
     "nncf": "bitwright.compat.nncf",
+    "onnx_neural_compressor": "bitwright.compat.neural_compressor",
     "onnxruntime.quantization": "bitwright.compat.onnxruntime",
     "quark": "bitwright.compat.quark",
     "vai_q_onnx": "bitwright.compat.vai_q_onnx",

@@ -33,9 +33,49 @@ MISSED = Difference(
     warns=True,
 )
 
+SCHEMES = Difference(
+    "tuning.PostTrainingQuantConfig",
+    "`scheme` of static models has no effect: weights are symmetric, activations asymmetric",
+    "is ignored",
+    "it is there, too, for ONNX models",
+    warns=True,
+)
+HALVES = Difference(
+    "tuning.PostTrainingQuantConfig",
+    "operators in bf16 or fp16 where the machine computes in it",
+    "stands for fp32",
+    "few CPU kernels compute in halves, and a cast is no quantization",
+    warns=True,
+)
+UNMATCHED = Difference(
+    "tuning.PostTrainingQuantConfig",
+    "patterns of `op_type_dict` and `op_name_dict` that fit nothing are ignored",
+    "is ignored",
+    "nothing in the model is called so",
+    warns=True,
+)
+WHOLE_MODEL = Difference(
+    "tuning.PostTrainingQuantConfig",
+    "`algorithm` of activations is one of each operator",
+    "is that of all activations",
+    "a tensor between two operators has one range",
+    warns=True,
+)
+ALPHAS = Difference(
+    "tuning.PostTrainingQuantConfig",
+    "of several alphas of SmoothQuant each is tried for the whole model",
+    "is taken as 'auto'",
+    "each layer gets the alpha with the least error",
+    warns=True,
+)
 TUNING = (
     IGNORED,
     MISSED,
+    SCHEMES,
+    HALVES,
+    UNMATCHED,
+    WHOLE_MODEL,
+    ALPHAS,
     Difference(
         "tuning.fit",
         "strategies of up to 100 trials, each calibrated and quantized anew; it stops at the first "
@@ -46,16 +86,30 @@ TUNING = (
     ),
     Difference(
         "tuning.fit",
-        "`eval_dataloader` with `eval_metric`, `calib_func`, `recipes`, `op_type_dict`, "
-        "`op_name_dict`",
-        "refused: give `eval_func`, or `bitwright.tune` a recipe",
-        "nothing that was asked for is dropped in silence",
+        "`eval_metric` has 15 metrics for ONNX models, and several at once",
+        "topk, Accuracy, MSE, MAE, RMSE, or an object with reset, update and result; others are "
+        "refused",
+        "`eval_func` has any",
+    ),
+    Difference(
+        "tuning.fit",
+        "`reduce_range` is on by default on CPUs without VNNI",
+        "it is off until it is asked for",
+        "`bitwright verify` finds sums that can be too large, which few models have",
+    ),
+    Difference(
+        "tuning.fit",
+        "the default of `quant_format` is QOperator",
+        "QDQ",
+        "the runtime makes the same integer kernels of it",
     ),
     Difference(
         "tuning.autotune",
-        "`config_set` holds configurations of algorithms",
-        "it holds recipes, or their names, tried in order",
-        "a recipe says all of it",
+        "`config_set` holds configurations of algorithms, and where none is within the loss the "
+        "process ends",
+        "it also holds recipes, or their names, for `bitwright.tune`, which come behind them; "
+        "None, with a warning, where none is within the loss",
+        "a recipe says more, and a library ends no process",
     ),
     Difference(
         "tuning.fit",

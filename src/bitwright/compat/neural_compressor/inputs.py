@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 
     ModelSource = str | Path | onnx.ModelProto | ir.Model | ONNXModel
 
-__all__ = ["Loader", "available_providers", "count_inputs", "prepare_inputs", "source_of"]
+__all__ = [
+    "Loader",
+    "available_providers",
+    "count_inputs",
+    "feed_of",
+    "prepare_inputs",
+    "source_of",
+]
 
 
 def source_of(model: ModelSource) -> Any:
@@ -74,6 +81,20 @@ def available_providers(providers: Sequence[str]) -> list[str]:
 def count_inputs(model: ModelSource) -> int:
     """Return how many inputs of a model have to be fed."""
     return len(input_specs(graph.load_model(source_of(model))))
+
+
+def feed_of(inputs: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return what a loader gives for inputs by their names: a dict, an array, or one for each.
+
+    >>> feed_of([[1, 2], [3]], ["a", "b"])
+    {'a': array([1, 2]), 'b': array([3])}
+    """
+    if isinstance(inputs, Mapping):
+        return {name: np.asarray(value) for name, value in inputs.items()}
+    given = [inputs] if len(names) == 1 else list(inputs)
+    if len(given) != len(names):
+        raise DataError(f"a loader gives {len(given)} inputs, and the model has {len(names)}.")
+    return {name: np.asarray(value) for name, value in zip(names, given, strict=True)}
 
 
 class Loader:

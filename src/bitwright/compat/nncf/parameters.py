@@ -1,31 +1,68 @@
-"""Options of NNCF by name: presets, kinds of drops, and parts of a model that stay float."""
+"""`nncf.parameters`: kinds of drops, of models, of devices and of number formats, by name."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 
-from bitwright.errors import RecipeError
-from bitwright.recipe import Selection
-
 __all__ = [
+    "BackupMode",
+    "CompressWeightsMode",
+    "CompressionFormat",
     "DropType",
-    "IgnoredScope",
     "ModelType",
-    "QuantizationPreset",
-    "Subgraph",
+    "QuantizationMode",
+    "SensitivityMetric",
     "TargetDevice",
-    "ValidationError",
-    "selection_of",
 ]
 
 
-class ValidationError(RecipeError):
-    """An ignored scope names something that the model does not have.
+class BackupMode(StrEnum):
+    """What weights have that do not get the few bits of the others."""
 
-    >>> issubclass(ValidationError, RecipeError)
-    True
-    """
+    NONE = "none"
+    INT8_SYM = "int8_sym"
+    INT8_ASYM = "int8_asym"
+    MXFP8_E4M3 = "mxfp8_e4m3"
+    FP8_E4M3 = "fp8_e4m3"
+
+
+class CompressWeightsMode(StrEnum):
+    """The number format of compressed weights."""
+
+    INT8_SYM = "int8_sym"
+    INT8_ASYM = "int8_asym"
+    INT4_SYM = "int4_sym"
+    INT4_ASYM = "int4_asym"
+    INT3_SYM = "int3_sym"
+    INT2_SYM = "int2_sym"
+    NF4 = "nf4"
+    CB4 = "cb4"
+    MXFP4 = "mxfp4"
+    MXFP8_E4M3 = "mxfp8_e4m3"
+    FP8_E4M3 = "fp8_e4m3"
+    FP4 = "fp4"
+    NVFP4 = "nvfp4"
+    CODEBOOK = "codebook"
+    ADAPTIVE_CODEBOOK = "adaptive_codebook"
+
+
+class CompressionFormat(StrEnum):
+    """How compressed weights are stored."""
+
+    DQ = "dequantize"
+    FQ = "fake_quantize"
+    FQ_LORA = "fake_quantize_with_lora"
+    FQ_LORA_NLS = "fake_quantize_with_lora_nls"
+
+
+class SensitivityMetric(StrEnum):
+    """What says which weights lose most by few bits."""
+
+    WEIGHT_QUANTIZATION_ERROR = "weight_quantization_error"
+    HESSIAN_INPUT_ACTIVATION = "hessian_input_activation"
+    MEAN_ACTIVATION_VARIANCE = "mean_activation_variance"
+    MAX_ACTIVATION_VARIANCE = "max_activation_variance"
+    MEAN_ACTIVATION_MAGNITUDE = "mean_activation_magnitude"
 
 
 class DropType(StrEnum):
@@ -35,17 +72,17 @@ class DropType(StrEnum):
     RELATIVE = "relative"
 
 
-class QuantizationPreset(StrEnum):
-    """Symmetric activations, or asymmetric ones; weights are symmetric in both."""
-
-    PERFORMANCE = "performance"
-    MIXED = "mixed"
-
-
 class ModelType(StrEnum):
     """What kind of model it is."""
 
     TRANSFORMER = "transformer"
+
+
+class QuantizationMode(StrEnum):
+    """Eight-bit floats in place of integers."""
+
+    FP8_E4M3 = "fp8_e4m3"
+    FP8_E5M2 = "fp8_e5m2"
 
 
 class TargetDevice(StrEnum):
@@ -56,38 +93,3 @@ class TargetDevice(StrEnum):
     GPU = "GPU"
     NPU = "NPU"
     CPU_SPR = "CPU_SPR"
-
-
-@dataclass
-class Subgraph:
-    """All nodes on a way from one of the inputs to one of the outputs, which are nodes too."""
-
-    inputs: list[str] = field(default_factory=list)
-    outputs: list[str] = field(default_factory=list)
-
-
-@dataclass
-class IgnoredScope:
-    """Nodes that stay float: by name, by a pattern that fits the beginning of it, by type.
-
-    >>> selection_of(IgnoredScope(names=["fc"], patterns=["head"], types=["Mul"])).exclude
-    ('fc', 're:(?:head).*')
-    """
-
-    names: list[str] = field(default_factory=list)
-    patterns: list[str] = field(default_factory=list)
-    types: list[str] = field(default_factory=list)
-    subgraphs: list[Subgraph] = field(default_factory=list)
-    validate: bool = True
-
-
-def selection_of(scope: IgnoredScope | None) -> Selection:
-    """Return which nodes a scope leaves out."""
-    scope = scope or IgnoredScope()
-    patterns = (f"re:(?:{pattern}).*" for pattern in scope.patterns)
-    return Selection(
-        exclude=(*scope.names, *patterns),
-        exclude_op_types=tuple(scope.types),
-        exclude_between=tuple((tuple(s.inputs), tuple(s.outputs)) for s in scope.subgraphs),
-        unknown_names="refuse" if scope.validate else "warn",
-    )

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bitwright.compat.nncf.dataset import Dataset
-from bitwright.compat.nncf.differences import DEVICE, MISSED
-from bitwright.compat.nncf.parameters import (
-    DropType,
-    IgnoredScope,
-    ModelType,
-    QuantizationPreset,
-    TargetDevice,
-    ValidationError,
-    selection_of,
+from bitwright.compat.nncf.common.quantization.structs import QuantizationPreset
+from bitwright.compat.nncf.data.dataset import Dataset, first_inputs
+from bitwright.compat.nncf.differences import MISSED, SEARCH
+from bitwright.compat.nncf.parameters import DropType, ModelType, TargetDevice
+from bitwright.compat.nncf.quantization.advanced_parameters import (
+    AdvancedAccuracyRestorerParameters,
+    AdvancedQuantizationParameters,
 )
-from bitwright.errors import DataError, RecipeError
-from bitwright.recipe import MeanExtremes, Recipe, SmoothQuant
+from bitwright.compat.nncf.quantization.translation import Options
+from bitwright.compat.nncf.scopes import IgnoredScope, naming_the_scope
+from bitwright.errors import DataError
 
 if TYPE_CHECKING:
     import onnx
@@ -28,7 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["quantize_with_accuracy_control"]
 
 _ITEM = "__item__"
-_DEFAULT = (TargetDevice.ANY, TargetDevice.CPU, TargetDevice.CPU_SPR)
+_OF_THE_SEARCH_THERE = (
+    "max_num_iterations",
+    "ranking_subset_size",
+    "num_ranking_workers",
+    "restore_mode",
+)
 
 
 def quantize_with_accuracy_control(
@@ -45,8 +49,8 @@ def quantize_with_accuracy_control(
     fast_bias_correction: bool = True,
     model_type: ModelType | None = None,
     ignored_scope: IgnoredScope | None = None,
-    advanced_quantization_parameters: Any = None,
-    advanced_accuracy_restorer_parameters: Any = None,
+    advanced_quantization_parameters: AdvancedQuantizationParameters | None = None,
+    advanced_accuracy_restorer_parameters: AdvancedAccuracyRestorerParameters | None = None,
 ) -> onnx.ModelProto:
     """Quantize a model as far as its metric allows, and return it.
 
@@ -69,25 +73,33 @@ def quantize_with_accuracy_control(
     >>> sum(node.op_type == "QuantizeLinear" for node in small.graph.node) > 0
     True
     """
-    from bitwright.api import tune
+    import onnx_ir as ir
 
-    for name, given in (
-        ("advanced_quantization_parameters", advanced_quantization_parameters),
-        ("advanced_accuracy_restorer_parameters", advanced_accuracy_restorer_parameters),
-    ):
-        if given is not None:
-            raise RecipeError(f"{name} has no form here; give bitwright.tune a recipe instead.")
-    if TargetDevice(target_device) not in _DEFAULT:
-        DEVICE.warn(f"target_device {str(target_device)!r}")
-    recipe = _recipe(preset, model_type, fast_bias_correction).replace(
-        select=selection_of(ignored_scope)
+    from bitwright import api
+
+    options = Options(
+        preset=preset,
+        target_device=target_device,
+        subset_size=subset_size,
+        fast_bias_correction=fast_bias_correction,
+        model_type=model_type,
+        ignored_scope=ignored_scope,
+        advanced=advanced_quantization_parameters or AdvancedQuantizationParameters(),
     )
-    try:
-        result = tune(
-            model,
-            data=list(
-                calibration_dataset.get_inference_data(_first(calibration_dataset, subset_size))
-            ),
+    restorer = advanced_accuracy_restorer_parameters or AdvancedAccuracyRestorerParameters()
+    for name in _OF_THE_SEARCH_THERE:
+        if getattr(restorer, name) != getattr(AdvancedAccuracyRestorerParameters(), name):
+            SEARCH.warn(name)
+    source, data = options.source(model), list(first_inputs(calibration_dataset, subset_size))
+    with naming_the_scope(ignored_scope):
+        recipe = options.recipe(source)
+        if restorer.intermediate_model_dir:
+            output = Path(restorer.intermediate_model_dir) / "intermediate_model.onnx"
+            output.parent.mkdir(parents=True, exist_ok=True)
+            api.quantize(source, output, data=data, recipe=recipe, holdout=False, progress=False)
+        result = api.tune(
+            source,
+            data=data,
             eval_data=_numbered(validation_dataset),
             evaluate=_Validation(validation_fn, validation_dataset),
             evaluate_on="model",
@@ -96,42 +108,15 @@ def quantize_with_accuracy_control(
             recipe=recipe,
             keep_quantized=True,  # as the peer, whose users know where their models will run
         )
-    except RecipeError as error:
-        if ignored_scope is not None and str(error).startswith(("exclude", "unknown op type")):
-            raise ValidationError(f"ignored_scope: {error}") from error
-        raise
     if result.is_float:
         MISSED.warn("every model with anything quantized")
     elif not result.met:
         MISSED.warn(f"the quantized model, whose metric falls by {_shown(result.point.measured)},")
-    import onnx_ir as ir
-
     return ir.to_proto(result.model)
 
 
 def _shown(measured: Any) -> str:
     return "more than that" if measured is None else f"{measured.drop:.3g}"
-
-
-def _recipe(preset: QuantizationPreset | None, model_type: ModelType | None, fast: bool) -> Recipe:
-    """Return the recipe that the options stand for."""
-    is_transformer = model_type is not None and ModelType(model_type) is ModelType.TRANSFORMER
-    chosen = QuantizationPreset(preset or ("mixed" if is_transformer else "performance"))
-    return Recipe(
-        name="nncf",
-        per_channel=True,
-        ranges=MeanExtremes(),
-        activation_symmetric=chosen is QuantizationPreset.PERFORMANCE,
-        unsigned_relu=True,
-        smooth=SmoothQuant(alpha=0.95) if is_transformer else None,
-        bias_correction="fast" if fast else "sequential",
-    )
-
-
-def _first(dataset: Dataset, count: int) -> Sequence[int] | None:
-    """Return the numbers of the items to calibrate with; None: all of them."""
-    length = dataset.get_length()
-    return range(count) if length is None or length > count else None
 
 
 def _numbered(dataset: Dataset) -> list[dict[str, Any]]:

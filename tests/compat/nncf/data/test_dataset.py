@@ -1,6 +1,8 @@
 """Datasets give items, or what a model reads of them, as often as they are asked."""
 
-from bitwright.compat.nncf import Dataset
+from itertools import count
+
+from bitwright.compat.nncf.data.dataset import Dataset, first_inputs
 
 
 def test_items_are_chosen_by_number_from_lists_and_from_iterables():
@@ -22,3 +24,8 @@ def test_lengths_and_batches_are_told_where_they_are_known():
 
     assert Dataset([1, 2]).get_length() == 2 and Dataset(iter([1])).get_length() is None
     assert Dataset(Loader()).get_batch_size() == 8 and Dataset([]).get_batch_size() is None
+
+
+def test_the_first_items_are_all_that_is_read():
+    assert list(first_inputs(Dataset([1, 2]), 5)) == [1, 2]
+    assert list(first_inputs(Dataset(count()), 3)) == [0, 1, 2]

@@ -16,8 +16,13 @@ from support.tool_environment import tool_python
 
 import bitwright
 from bitwright.compat import nncf
-from bitwright.compat.nncf.accuracy_control import _recipe, _Validation
-from bitwright.errors import DataError, RecipeError
+from bitwright.compat.nncf.quantization.accuracy_control import _Validation
+from bitwright.compat.nncf.quantization.advanced_parameters import (
+    AdvancedAccuracyRestorerParameters,
+    AdvancedQuantizationParameters,
+    RestoreMode,
+)
+from bitwright.errors import DataError
 
 DEMO = bitwright.load_demo()
 
@@ -114,16 +119,6 @@ def test_a_scope_that_fits_nothing_is_refused(field):
         control(ignored_scope=nncf.IgnoredScope(**{field: ["no_such_thing"]}))
 
 
-def test_options_become_a_recipe():
-    plain = _recipe(None, None, True)
-    assert plain.activation_symmetric and plain.bias_correction == "fast" and plain.smooth is None
-    transformer = _recipe(None, nncf.ModelType.TRANSFORMER, False)
-    assert not transformer.activation_symmetric and transformer.smooth is not None
-    assert transformer.bias_correction == "sequential"
-    assert not _recipe(nncf.QuantizationPreset.MIXED, None, True).activation_symmetric
-    assert _recipe("performance", "transformer", True).activation_symmetric
-
-
 def test_numbers_of_items_count_where_the_metric_is_their_mean():
     dataset = nncf.Dataset([1.0, 0.0, 1.0])
     samples = [{"__item__": 2}, {"__item__": 0}]
@@ -133,10 +128,43 @@ def test_numbers_of_items_count_where_the_metric_is_their_mean():
 
 
 @pytest.mark.filterwarnings("ignore:the quantized model")
-def test_what_has_no_form_here_is_refused_and_a_device_is_warned_of(asked):
-    for name in ("advanced_quantization_parameters", "advanced_accuracy_restorer_parameters"):
-        with pytest.raises(RecipeError, match=f"{name} has no form here"):
-            control(**{name: object()})
+def test_options_of_the_other_search_have_no_effect_and_say_so(asked):
+    given = AdvancedAccuracyRestorerParameters(
+        max_num_iterations=3,
+        tune_hyperparams=True,
+        ranking_subset_size=25,
+        num_ranking_workers=2,
+        restore_mode=RestoreMode.ONLY_ACTIVATIONS,
+    )
+    with pytest.warns(UserWarning, match="has no effect: error and cost of each unit") as caught:
+        control(advanced_accuracy_restorer_parameters=given)
+    named = [str(warning.message).split()[0] for warning in caught]
+    assert named[:-1] == [
+        "max_num_iterations",
+        "ranking_subset_size",
+        "num_ranking_workers",
+        "restore_mode",
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:the quantized model")
+def test_the_model_that_the_search_starts_at_is_written(asked, tmp_path):
+    folder = tmp_path / "models"
+    given = AdvancedAccuracyRestorerParameters(intermediate_model_dir=str(folder))
+    control(advanced_accuracy_restorer_parameters=given)
+    assert [path.name for path in folder.iterdir()] == ["intermediate_model.onnx"]
+    assert ops(onnx.load(folder / "intermediate_model.onnx"))["QuantizeLinear"] > 5
+
+
+@pytest.mark.filterwarnings("ignore:the quantized model")
+def test_advanced_parameters_are_part_of_the_recipe(asked):
+    given = AdvancedQuantizationParameters(disable_bias_correction=True)
+    control(advanced_quantization_parameters=given)
+    assert asked["recipe"].bias_correction == "off"
+
+
+@pytest.mark.filterwarnings("ignore:the quantized model")
+def test_a_device_is_warned_of_and_items_are_dicts(asked):
     with pytest.warns(UserWarning, match="target_device 'NPU' has no effect"):
         control(target_device=nncf.TargetDevice.NPU)
     with pytest.raises(DataError, match="give the Dataset a transform_func"):
@@ -149,16 +177,84 @@ def test_what_has_no_form_here_is_refused_and_a_device_is_warned_of(asked):
 
 
 @pytest.mark.slow
-def test_the_arguments_are_the_peers():
+@pytest.mark.parametrize(
+    "function", ["compress_weights", "quantize", "quantize_with_accuracy_control"]
+)
+def test_the_arguments_are_the_peers(function):
     python = tool_python(("nncf==3.4.0",))
     code = (
-        "import inspect, nncf; s = inspect.signature(nncf.quantize_with_accuracy_control);"
+        f"import inspect, nncf; s = inspect.signature(nncf.{function});"
         "print([(n, int(p.kind), str(p.default)) for n, p in s.parameters.items()])"
     )
     found = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout
-    ours = signature(nncf.quantize_with_accuracy_control).parameters
+    ours = signature(getattr(nncf, function)).parameters
     plain = [
         (name, int(p.kind), str(Parameter.empty if p.default is Parameter.empty else p.default))
         for name, p in ours.items()
     ]
     assert found.strip().splitlines()[-1] == str(plain)
+
+
+@pytest.mark.filterwarnings("ignore:ranking_subset_size has no effect")
+def test_a_script_of_its_examples_runs_with_other_import_lines():
+    """As its examples for ONNX models with accuracy control are written."""
+    from functools import partial
+
+    from bitwright.compat import nncf
+    from bitwright.compat.nncf.quantization.advanced_parameters import (
+        AdvancedAccuracyRestorerParameters,
+        AdvancedQuantizationParameters,
+    )
+    from bitwright.compat.nncf.quantization.range_estimator import (
+        AggregatorType,
+        RangeEstimatorParameters,
+        StatisticsCollectorParameters,
+        StatisticsType,
+    )
+
+    def transform_fn(data_item, input_name):
+        return {input_name: data_item[0][None]}
+
+    def validate(model, validation_loader):
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        right = [
+            float(session.run(None, {"image": image[None]})[0].argmax() == label)
+            for image, label in validation_loader
+        ]
+        return sum(right) / len(right), right
+
+    model = onnx.load(DEMO.model_path)
+    data = list(zip(DEMO.images, DEMO.labels, strict=True))[:80]
+    transform = partial(transform_fn, input_name=model.graph.input[0].name)
+    quantized_model = nncf.quantize_with_accuracy_control(
+        model,
+        nncf.Dataset(data, transform),
+        nncf.Dataset(data, transform),
+        validation_fn=validate,
+        max_drop=0.03,
+        drop_type=nncf.DropType.ABSOLUTE,
+        preset=nncf.QuantizationPreset.MIXED,
+        subset_size=40,
+        ignored_scope=nncf.IgnoredScope(
+            types=["Mul", "Sub", "Sigmoid"],
+            subgraphs=[nncf.Subgraph(inputs=["deep_a_conv"], outputs=["deep_add"])],
+        ),
+        advanced_quantization_parameters=AdvancedQuantizationParameters(
+            overflow_fix=nncf.OverflowFix.FIRST_LAYER,
+            activations_range_estimator_params=RangeEstimatorParameters(
+                min=StatisticsCollectorParameters(
+                    StatisticsType.QUANTILE, AggregatorType.MEAN, quantile_outlier_prob=1e-4
+                ),
+                max=StatisticsCollectorParameters(
+                    StatisticsType.QUANTILE, AggregatorType.MEAN, quantile_outlier_prob=1e-4
+                ),
+            ),
+        ),
+        advanced_accuracy_restorer_parameters=AdvancedAccuracyRestorerParameters(
+            ranking_subset_size=25
+        ),
+    )
+    onnx.checker.check_model(quantized_model)
+    assert validate(quantized_model, data)[0] > validate(model, data)[0] - 0.04

@@ -1,11 +1,12 @@
-"""`Dataset`: items of the user's, and the function that makes a model's inputs of one."""
+"""`nncf.data.dataset`: items of the user's, and the function that makes a model's inputs of one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from itertools import islice
 from typing import Any
 
-__all__ = ["Dataset"]
+__all__ = ["Dataset", "first_inputs"]
 
 
 class Dataset:
@@ -59,4 +60,16 @@ class _Items:
         if hasattr(self._source, "__getitem__"):
             return (self._source[index] for index in self._indices)
         wanted = frozenset(self._indices)
-        return (item for index, item in enumerate(self._source) if index in wanted)
+        read = islice(self._source, max(wanted, default=-1) + 1)
+        return (item for index, item in enumerate(read) if index in wanted)
+
+
+def first_inputs(dataset: Dataset, count: int) -> Iterable[Any]:
+    """Return what a model reads of the first items: so many, or all that there are.
+
+    >>> list(first_inputs(Dataset(iter("abc"), str.upper), 2))
+    ['A', 'B']
+    """
+    length = dataset.get_length()
+    few = length is None or length > count
+    return dataset.get_inference_data(range(count) if few else None)

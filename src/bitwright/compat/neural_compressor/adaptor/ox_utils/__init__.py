@@ -1,0 +1,1 @@
+"""`neural_compressor.adaptor.ox_utils`."""

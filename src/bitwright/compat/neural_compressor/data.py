@@ -1,0 +1,92 @@
+"""`neural_compressor.data`: a loader that puts the samples of a dataset into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from bitwright.compat.neural_compressor.differences import IGNORED
+from bitwright.errors import DataError
+
+__all__ = ["DataLoader"]
+
+_LAST = ("rollover", "discard")
+
+
+class DataLoader:
+    """Batches of a dataset that can be iterated over, or gives its samples by number.
+
+    >>> loader = DataLoader("onnxruntime", [(np.zeros(3), 0), (np.ones(3), 1)], batch_size=2)
+    >>> [(inputs.shape, labels) for inputs, labels in loader]
+    [((2, 3), [0, 1])]
+    """
+
+    def __init__(
+        self,
+        framework: str,
+        dataset: Any,
+        batch_size: int = 1,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        last_batch: str = "rollover",
+        sampler: Iterable[int] | None = None,
+        batch_sampler: Iterable[Sequence[int]] | None = None,
+        num_workers: int = 0,
+        pin_memory: bool = False,
+        shuffle: bool = False,
+        distributed: bool = False,
+    ) -> None:
+        if not framework.startswith(("onnxrt", "onnxruntime")):
+            raise DataError(f"a loader is for the framework onnxruntime, not {framework!r}.")
+        if last_batch not in _LAST:
+            raise DataError(f"last_batch is one of {', '.join(_LAST)}, not {last_batch!r}.")
+        if batch_size < 1:
+            raise DataError(f"batch_size is at least 1, not {batch_size}.")
+        for name, given in (
+            ("num_workers", num_workers),
+            ("pin_memory", pin_memory),
+            ("shuffle", shuffle),
+            ("distributed", distributed),
+        ):
+            if given:
+                IGNORED.warn(f"{name} of DataLoader", "samples are read in order, in this process")
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.last_batch = last_batch
+        self._collate = collate_fn or _collated
+        self._sampler, self._batch_sampler = sampler, batch_sampler
+
+    def batch(self, batch_size: int, last_batch: str | None = None) -> None:
+        """Put so many samples into a batch from now on."""
+        self.batch_size = batch_size
+        self.last_batch = last_batch or self.last_batch
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._batch_sampler is not None:
+            for indices in self._batch_sampler:
+                yield self._collate([self.dataset[index] for index in indices])
+            return
+        samples = self._samples()
+        while batch := list(islice(samples, self.batch_size)):
+            if len(batch) == self.batch_size or self.last_batch == "rollover":
+                yield self._collate(batch)
+
+    def _samples(self) -> Iterator[Any]:
+        if self._sampler is not None:
+            return (self.dataset[index] for index in self._sampler)
+        if hasattr(self.dataset, "__getitem__") and hasattr(self.dataset, "__len__"):
+            return (self.dataset[index] for index in range(len(self.dataset)))
+        return iter(self.dataset)
+
+
+def _collated(samples: list[Any]) -> Any:
+    """Return samples as one: dicts and tuples part by part, arrays as one with an axis more."""
+    first = samples[0]
+    if isinstance(first, Mapping):
+        return {key: _collated([sample[key] for sample in samples]) for key in first}
+    if isinstance(first, Sequence) and not isinstance(first, str | bytes):
+        return [_collated(list(parts)) for parts in zip(*samples, strict=True)]
+    alike = isinstance(first, np.ndarray) and len({np.shape(sample) for sample in samples}) == 1
+    return np.stack(samples) if alike else samples

@@ -1,0 +1,172 @@
+"""`neural_compressor.metric`: what a model's outputs are measured by, over a loader of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+
+from bitwright.compat.neural_compressor.inputs import feed_of
+from bitwright.errors import DataError, RecipeError, did_you_mean
+
+__all__ = ["Metric", "evaluation_of"]
+
+
+class Metric:
+    """A metric by its name, or a class of the user's with `reset`, `update` and `result`.
+
+    >>> Metric(name="topk", k=5).kwargs
+    {'k': 5}
+    """
+
+    def __init__(self, name: str = "user_metric", metric_cls: Any = None, **kwargs: Any) -> None:
+        self.name, self.metric_cls, self.kwargs = name, metric_cls, kwargs
+
+
+class _Measure(Protocol):
+    def reset(self) -> None: ...
+
+    def update(self, preds: Any, labels: Any) -> None: ...
+
+    def result(self) -> float: ...
+
+
+def evaluation_of(metric: Any, loader: Any) -> Callable[[Any], float]:
+    """Return a function of a model that measures it over (inputs, labels).
+
+    >>> import bitwright, onnx
+    >>> demo = bitwright.load_demo()
+    >>> batches = [(demo.images[:100], demo.labels[:100])]
+    >>> evaluation_of({"topk": 1}, batches)(onnx.load(demo.model_path)) > 0.9
+    True
+    """
+    measure = _open(metric)
+
+    def evaluate(model: Any) -> float:
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        names = [value.name for value in session.get_inputs()]
+        measure.reset()
+        for item in loader:
+            if not isinstance(item, tuple | list) or len(item) != 2:
+                raise DataError("eval_dataloader gives (inputs, labels), one after the other.")
+            inputs, labels = item
+            found = session.run(None, feed_of(inputs, names))
+            measure.update(found, labels if isinstance(labels, list) else [labels])
+        return float(measure.result())
+
+    return evaluate
+
+
+def _open(metric: Any) -> _Measure:
+    if isinstance(metric, Metric):
+        if metric.metric_cls is not None:
+            made: _Measure = metric.metric_cls(**metric.kwargs)
+            return made
+        return _built_in(metric.name, metric.kwargs)
+    if isinstance(metric, Mapping):
+        if len(metric) != 1:
+            raise RecipeError(
+                "eval_metric has one metric here; combine several in an eval_func of yours."
+            )
+        [(name, options)] = metric.items()
+        if not isinstance(options, Mapping):
+            options = {} if name != "topk" else {"k": options}
+        return _built_in(name, options)
+    if not all(hasattr(metric, name) for name in ("reset", "update", "result")):
+        raise RecipeError(
+            "eval_metric is a dict as {'topk': 1}, a Metric, or has reset, update and result; "
+            f"{metric!r} is none of these."
+        )
+    return metric  # type: ignore[no-any-return]  # a metric of the user's, whose methods are there
+
+
+def _built_in(name: str, options: Mapping[str, Any]) -> _Measure:
+    if name not in _BUILT_IN:
+        raise RecipeError(
+            f"the metric {name!r} has no form here; give an eval_func, or an object with reset, "
+            f"update and result.{did_you_mean(name, _BUILT_IN)}"
+        )
+    return _BUILT_IN[name](**options)
+
+
+class _Mean:
+    """The mean of a number for each sample."""
+
+    def __init__(self, **options: Any) -> None:
+        if options:
+            raise RecipeError(f"this metric has no option {next(iter(options))!r}; leave it out.")
+        self.reset()
+
+    def reset(self) -> None:
+        self._sum, self._count = 0.0, 0
+
+    def update(self, preds: Any, labels: Any) -> None:
+        each = self.each(_array(preds), _array(labels))
+        self._sum, self._count = self._sum + float(each.sum()), self._count + each.size
+
+    def result(self) -> float:
+        return self._sum / max(self._count, 1)
+
+    def each(self, outputs: Any, labels: Any) -> npt.NDArray[Any]:
+        raise NotImplementedError
+
+
+class _TopK(_Mean):
+    def __init__(self, k: int = 1) -> None:
+        super().__init__()
+        self._k = k
+
+    def each(self, outputs: Any, labels: Any) -> npt.NDArray[Any]:
+        scores = outputs.reshape(-1, outputs.shape[-1])
+        wanted = labels.reshape(len(scores), -1)
+        # Labels may be one-hot.
+        classes = wanted.argmax(axis=1) if wanted.shape[1] > 1 else wanted[:, 0]
+        found: npt.NDArray[Any] = (scores.argsort()[:, -self._k :] == classes[:, None]).any(axis=1)
+        return found
+
+
+class _Accuracy(_TopK):
+    def each(self, outputs: Any, labels: Any) -> npt.NDArray[Any]:
+        if outputs.shape == labels.shape:  # classes, and no scores of them
+            same: npt.NDArray[Any] = outputs == labels
+            return same
+        return super().each(outputs, labels)
+
+
+class _SquaredError(_Mean):
+    def each(self, outputs: Any, labels: Any) -> npt.NDArray[Any]:
+        difference = outputs.astype(np.float64).reshape(-1) - labels.reshape(-1)
+        squares: npt.NDArray[Any] = np.square(difference)
+        return squares
+
+
+class _AbsoluteError(_Mean):
+    def each(self, outputs: Any, labels: Any) -> npt.NDArray[Any]:
+        sizes: npt.NDArray[Any] = np.abs(
+            outputs.astype(np.float64).reshape(-1) - labels.reshape(-1)
+        )
+        return sizes
+
+
+class _RootOfSquaredError(_SquaredError):
+    def result(self) -> float:
+        return float(np.sqrt(super().result()))
+
+
+def _array(values: Any) -> npt.NDArray[Any]:
+    """Return the one array of a list, or the values as one."""
+    return np.asarray(values[0] if isinstance(values, list) and len(values) == 1 else values)
+
+
+_BUILT_IN: dict[str, Callable[..., _Measure]] = {
+    "topk": _TopK,
+    "Accuracy": _Accuracy,
+    "MSE": _SquaredError,
+    "MAE": _AbsoluteError,
+    "RMSE": _RootOfSquaredError,
+}

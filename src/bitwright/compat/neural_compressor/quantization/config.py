@@ -1,0 +1,180 @@
+"""`onnx_neural_compressor.quantization.config`: configurations of weight-only algorithms."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from bitwright.compat.neural_compressor.differences import IGNORED
+from bitwright.compat.neural_compressor.op_settings import OpSetting
+from bitwright.compat.neural_compressor.products import quantize_products, weight_config_of
+
+if TYPE_CHECKING:
+    from bitwright.compat.model_wrapper import ONNXModel
+
+__all__ = ["AWQConfig", "GPTQConfig", "RTNConfig", "WeightOnlyConfig", "get_woq_tuning_config"]
+
+_PRODUCTS = ("MatMul",)
+_NEVER_EXPANDED = ("providers", "white_list")
+
+
+@dataclass
+class WeightOnlyConfig:
+    """What the configurations of all algorithms have.
+
+    An argument may be a list of values: the configuration then stands for one with each of them.
+    """
+
+    name: ClassVar[str]
+    arguments: ClassVar[Mapping[str, str]] = {"accuracy_level": "accuracy_level"}
+    """The fields that the algorithm takes -> what it calls them."""
+
+    weight_dtype: Any = "int"
+    weight_bits: Any = 4
+    weight_group_size: Any = 32
+    weight_sym: Any = True
+    act_dtype: Any = "fp32"
+    accuracy_level: Any = 0
+
+    def __post_init__(self) -> None:
+        self._local: dict[str, WeightOnlyConfig] = {}
+
+    def set_local(self, operator_name: str, config: WeightOnlyConfig) -> Self:
+        """Give the products of a name, or of names that a pattern fits, another configuration."""
+        self._local[operator_name] = config
+        return self
+
+    def expand(self) -> list[Self]:
+        """Return a configuration for each combination of the values in lists, once each."""
+        lists = {
+            one.name: value if isinstance(value, list) else [value]
+            for one in fields(self)
+            if one.name not in _NEVER_EXPANDED
+            for value in [getattr(self, one.name)]
+        }
+        made: list[Self] = []
+        for values in itertools.product(*lists.values()):
+            config = replace(self, **dict(zip(lists, values, strict=True)))
+            config._local = dict(self._local)
+            if config not in made:
+                made.append(config)
+        return made
+
+    def quantize(
+        self, model: Any, products: Mapping[str, str], data: Any, samples: int = -1
+    ) -> ONNXModel:
+        """Return a model quantized by it; `products` has op types of products by their names."""
+        if getattr(self, "layer_wise_quant", False):
+            IGNORED.warn("layer_wise_quant", "weights are read one after the other in any case")
+        settings = {name: self._setting(name, op_type) for name, op_type in products.items()}
+        config = weight_config_of(
+            list(products), settings, last=bool(getattr(self, "quant_last_matmul", True))
+        )
+        given = {there: getattr(self, here) for here, there in self.arguments.items()}
+        return quantize_products(model, config, {self.name.upper(): given}, data, samples)
+
+    def _setting(self, name: str, op_type: str) -> OpSetting:
+        chosen: Sequence[Any] = getattr(self, "white_list", None) or _PRODUCTS
+        if tuple(chosen) != _PRODUCTS and not {name, op_type}.intersection(map(str, chosen)):
+            return OpSetting(keep_float=True)
+        config: WeightOnlyConfig = self
+        for pattern, other in self._local.items():
+            if pattern in (name, op_type) or re.fullmatch(pattern, name):
+                config = other
+        return OpSetting(
+            keep_float=str(config.weight_dtype).startswith("fp"),
+            algorithm=config.name.upper(),
+            bits=config.weight_bits,
+            group_size=config.weight_group_size,
+            schemes=("sym" if config.weight_sym else "asym", None),
+        )
+
+
+@dataclass
+class RTNConfig(WeightOnlyConfig):
+    """Rounding to the nearest.
+
+    >>> [config.weight_bits for config in RTNConfig(weight_bits=[4, 8]).expand()]
+    [4, 8]
+    """
+
+    name: ClassVar[str] = "rtn"
+    arguments: ClassVar[Mapping[str, str]] = {
+        "accuracy_level": "accuracy_level",
+        "ratios": "ratios",
+    }
+
+    ratios: Any = field(default_factory=dict)
+    providers: Sequence[str] = ("CPUExecutionProvider",)
+    layer_wise_quant: Any = False
+    quant_last_matmul: Any = True
+    white_list: Sequence[Any] = _PRODUCTS
+
+
+@dataclass
+class GPTQConfig(WeightOnlyConfig):
+    """GPTQ, which needs data.
+
+    >>> GPTQConfig(weight_sym=False).percdamp
+    0.01
+    """
+
+    name: ClassVar[str] = "gptq"
+    arguments: ClassVar[Mapping[str, str]] = {
+        "accuracy_level": "accuracy_level",
+        "percdamp": "percdamp",
+        "block_size": "blocksize",
+        "actorder": "actorder",
+        "mse": "mse",
+        "perchannel": "perchannel",
+    }
+
+    percdamp: Any = 0.01
+    block_size: Any = 128
+    actorder: Any = False
+    mse: Any = False
+    perchannel: Any = True
+    providers: Sequence[str] = ("CPUExecutionProvider",)
+    layer_wise_quant: Any = False
+    quant_last_matmul: Any = True
+    white_list: Sequence[Any] = _PRODUCTS
+
+
+@dataclass
+class AWQConfig(WeightOnlyConfig):
+    """AWQ, which needs data.
+
+    >>> AWQConfig().enable_mse_search
+    True
+    """
+
+    name: ClassVar[str] = "awq"
+    arguments: ClassVar[Mapping[str, str]] = {
+        "accuracy_level": "accuracy_level",
+        "enable_auto_scale": "enable_auto_scale",
+        "enable_mse_search": "enable_mse_search",
+    }
+
+    enable_auto_scale: Any = True
+    enable_mse_search: Any = True
+    providers: Sequence[str] = ("CPUExecutionProvider",)
+    quant_last_matmul: Any = True
+    white_list: Sequence[Any] = _PRODUCTS
+
+
+def get_woq_tuning_config() -> list[WeightOnlyConfig]:
+    """Return the configurations that are tried one after the other for language models.
+
+    >>> [config.name for config in get_woq_tuning_config()]
+    ['rtn', 'gptq', 'gptq', 'gptq', 'awq']
+    """
+    return [
+        RTNConfig(weight_sym=False),
+        GPTQConfig(weight_sym=False),
+        GPTQConfig(weight_sym=False, quant_last_matmul=False),
+        GPTQConfig(weight_group_size=128, weight_sym=False),
+        AWQConfig(weight_sym=False),
+    ]

@@ -1,0 +1,177 @@
+"""`fit`: quantization by a config of Neural Compressor 2.x, within a loss or without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from bitwright.compat.model_wrapper import ONNXModel
+from bitwright.compat.neural_compressor.config import PostTrainingQuantConfig
+from bitwright.compat.neural_compressor.differences import IGNORED
+from bitwright.compat.neural_compressor.inputs import prepare_inputs, source_of
+from bitwright.compat.neural_compressor.metric import evaluation_of
+from bitwright.compat.neural_compressor.op_settings import apply_op_settings, setting_by_node
+from bitwright.compat.neural_compressor.products import (
+    TUNING_STEPS,
+    product_types,
+    quantize_products,
+    weight_config_of,
+)
+from bitwright.compat.neural_compressor.quantization.within_loss import (
+    closest,
+    first_within,
+    tune_within,
+)
+from bitwright.compat.neural_compressor.recipe_switches import apply_switches
+from bitwright.errors import DataError, RecipeError
+from bitwright.graph import load_model, normalize
+from bitwright.recipe import Recipe, load_recipe
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["fit", "recipe_of"]
+
+Evaluate = Callable[[Any], float]
+_CPU = ["CPUExecutionProvider"]
+# What says where or how a model runs there, and the values that ask for nothing else.
+_UNREAD: dict[str, tuple[Any, ...]] = {
+    "device": ("cpu",),
+    "backend": ("default",),
+    "inputs": ((), []),
+    "outputs": ((), []),
+    "diagnosis": (False,),
+    "example_inputs": (None,),
+}
+
+
+def fit(
+    model: Any,
+    conf: PostTrainingQuantConfig,
+    calib_dataloader: Any = None,
+    calib_func: Callable[..., Any] | None = None,
+    eval_func: Evaluate | None = None,
+    eval_dataloader: Any = None,
+    eval_metric: Any = None,
+    **kwargs: Any,
+) -> ONNXModel | None:
+    """Quantize a model as far as `eval_func(onnx.ModelProto) -> float` allows.
+
+    `eval_dataloader` and `eval_metric` make such a function. Without one the model is quantized,
+    and nothing is evaluated. None comes back, with a warning, where no model is within the loss.
+
+    >>> import bitwright
+    >>> from bitwright.compat.neural_compressor import PostTrainingQuantConfig, quantization
+    >>> demo = bitwright.load_demo()
+    >>> loader = [(image[None], 0) for image in demo.calibration[:16]]
+    >>> config = PostTrainingQuantConfig(op_name_dict={"classify": {"weight": {"dtype": "fp32"}}})
+    >>> small = quantization.fit(demo.model_path, config, calib_dataloader=loader)
+    >>> small.plan.nodes["classify"].quantized
+    False
+    """
+    if calib_func is not None:
+        raise RecipeError("calib_func has no form for ONNX models; give calib_dataloader.")
+    for name in kwargs:
+        IGNORED.warn(f"option {name!r}")
+    for name, usual in _UNREAD.items():
+        if getattr(conf, name) not in usual:
+            IGNORED.warn(f"{name} {getattr(conf, name)!r}")
+    evaluate = _evaluation(eval_func, eval_dataloader, eval_metric)
+    if conf.mode == "weight_only":
+        return _fit_weights(model, conf, calib_dataloader, evaluate)
+    work = load_model(source_of(model))
+    normalize(work)
+    recipe = recipe_of(conf, work)
+    if conf.mode == "dynamic":
+        return _fit_dynamic(model, conf, recipe, evaluate)
+    if calib_dataloader is None:
+        raise DataError("fit calibrates; give calib_dataloader.")
+    samples, _ = prepare_inputs(model, conf.samples, calib_dataloader, _CPU)
+    if evaluate is None:
+        return _quantized(model, recipe, samples)
+    tuning = conf.tuning_criterion
+    result = tune_within(
+        model,
+        samples,
+        evaluate,
+        conf.accuracy_criterion,
+        purpose=tuning.purpose,
+        time=tuning.timeout or None,
+        recipe=recipe,
+    )
+    return closest(result)
+
+
+def recipe_of(conf: PostTrainingQuantConfig, model: ir.Model) -> Recipe:
+    """Return the recipe that a config of a static or dynamic model stands for."""
+    if conf.mode == "dynamic":
+        recipe = load_recipe("int8-dynamic").replace(
+            name="fit", reduce_range=bool(conf.reduce_range)
+        )
+        recipe = apply_op_settings(
+            recipe, model, conf.op_type_dict, conf.op_name_dict, dynamic=True
+        )
+        for name in conf.recipes or {}:
+            IGNORED.warn(f"{name} of recipes", "a dynamic model has no ranges and no pairs")
+        return recipe.replace(select={"unknown_names": "warn"})
+    recipe = load_recipe("int8-per-channel").replace(
+        name="fit", reduce_range=bool(conf.reduce_range), format=conf.format
+    )
+    recipe = apply_op_settings(recipe, model, conf.op_type_dict, conf.op_name_dict)
+    recipe = apply_switches(recipe, model, conf.recipes)
+    # Clean-ups may take nodes away that are named, and there names that fit nothing are ignored.
+    return recipe.replace(select={"unknown_names": "warn"})
+
+
+def _evaluation(function: Evaluate | None, loader: Any, metric: Any) -> Evaluate | None:
+    """Return the function that measures a model, if any: `eval_func` before the other two."""
+    if function is not None:
+        return function
+    if metric is None:
+        return None
+    if loader is None:
+        raise DataError("eval_metric measures what eval_dataloader gives; give both.")
+    return evaluation_of(metric, loader)
+
+
+def _quantized(model: Any, recipe: Recipe, samples: Any = None) -> ONNXModel:
+    from bitwright.api import quantize
+
+    made = quantize(source_of(model), data=samples, recipe=recipe, progress=False)
+    return ONNXModel(made.model, made.plan)
+
+
+def _fit_dynamic(
+    model: Any, conf: PostTrainingQuantConfig, recipe: Recipe, evaluate: Evaluate | None
+) -> ONNXModel | None:
+    made = _quantized(model, recipe)
+    if evaluate is None:
+        return made
+    return first_within([made], evaluate, model, conf.accuracy_criterion)
+
+
+def _fit_weights(
+    model: Any, conf: PostTrainingQuantConfig, loader: Any, evaluate: Evaluate | None
+) -> ONNXModel | None:
+    """Quantize weights alone as they are asked for; tuned, in steps where no algorithm is named."""
+    work = load_model(source_of(model))
+    normalize(work)
+    settings = setting_by_node(work, conf.op_type_dict, conf.op_name_dict)
+    names = list(product_types(model))
+    recipes = conf.recipes or {}
+    arguments = {name: recipes.get(f"{name.lower()}_args") or {} for name in ("RTN", "GPTQ", "AWQ")}
+    for name in recipes:
+        if name not in ("rtn_args", "gptq_args", "awq_args"):
+            IGNORED.warn(f"{name} of recipes", "it is about models with quantized activations")
+
+    def made(config: dict[str, Any]) -> ONNXModel:
+        return quantize_products(model, config, arguments, loader, conf.samples)
+
+    if evaluate is None:
+        return made(weight_config_of(names, settings))
+    configs = [weight_config_of(names, settings)]
+    if all(setting.algorithm is None for setting in settings.values()):
+        steps = TUNING_STEPS if loader is not None else TUNING_STEPS[:1]
+        configs = [weight_config_of(names, settings, step, last=last) for step, last in steps]
+    models = (made(config) for config in configs[: conf.tuning_criterion.max_trials])
+    return first_within(models, evaluate, model, conf.accuracy_criterion)

@@ -1,0 +1,150 @@
+"""`onnx_neural_compressor.quantization.tuning`: the first of several models within the loss."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bitwright.compat.model_wrapper import ONNXModel
+from bitwright.compat.neural_compressor.config import AccuracyCriterion
+from bitwright.compat.neural_compressor.differences import IGNORED
+from bitwright.compat.neural_compressor.inputs import prepare_inputs, source_of
+from bitwright.compat.neural_compressor.products import product_types
+from bitwright.compat.neural_compressor.quantization.config import WeightOnlyConfig
+from bitwright.compat.neural_compressor.quantization.within_loss import (
+    closest,
+    first_within,
+    tune_within,
+)
+from bitwright.errors import DataError
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["TuningConfig", "autotune"]
+
+_CPU = ["CPUExecutionProvider"]
+
+
+@dataclass
+class TuningConfig:
+    """What to try in turn, and how far the metric may fall, as a share of float's.
+
+    >>> TuningConfig(tolerable_loss=0.02).config_set
+    """
+
+    config_set: Any = None
+    """A configuration, a recipe or its name, or several of these; None: int8."""
+    sampler: Any = None
+    tolerable_loss: float = 0.01
+    max_trials: int = 100
+
+
+def autotune(
+    model_input: Any,
+    tune_config: TuningConfig,
+    eval_fn: Callable[..., float],
+    eval_args: Sequence[Any] | None = None,
+    calibration_data_reader: Any = None,
+    optimization_level: Any = None,
+) -> onnx.ModelProto | None:
+    """Return the first model that is within the tolerable loss; None, with a warning: none is.
+
+    `eval_fn` is given the path of a model, and `eval_args` behind it. A configuration is one
+    model; a recipe is searched along, as `bitwright.tune` does it.
+
+    >>> import bitwright, onnxruntime
+    >>> from bitwright.compat.neural_compressor.quantization import config, tuning
+    >>> demo = bitwright.load_demo()
+    >>> def accuracy(path):
+    ...     logits = onnxruntime.InferenceSession(path).run(None, {"image": demo.images[:100]})[0]
+    ...     return (logits.argmax(axis=1) == demo.labels[:100]).mean()
+    >>> small = tuning.autotune(
+    ...     demo.model_path, tuning.TuningConfig([config.RTNConfig(weight_bits=8)]), accuracy)
+    >>> [node.op_type for node in small.graph.node][-1]
+    'MatMulNBits'
+    """
+    if tune_config.sampler is not None:
+        IGNORED.warn("sampler")
+    if getattr(optimization_level, "name", None) not in (None, "ORT_ENABLE_BASIC"):
+        IGNORED.warn(f"optimization_level {optimization_level.name}")
+    criterion = AccuracyCriterion(tolerable_loss=tune_config.tolerable_loss)
+    evaluate = _ByPath(eval_fn, tuple(eval_args or ()), model_input)
+    trials = _expanded(tune_config.config_set)[: tune_config.max_trials]
+    configs = [trial for trial in trials if isinstance(trial, WeightOnlyConfig)]
+    recipes = [trial for trial in trials if not isinstance(trial, WeightOnlyConfig)]
+    found: ONNXModel | None = None
+    if configs:
+        found = first_within(
+            _quantized(model_input, configs, calibration_data_reader),
+            evaluate,
+            model_input,
+            criterion,
+        )
+    if found is None and recipes:
+        found = _tuned(model_input, recipes, calibration_data_reader, evaluate, criterion)
+    return None if found is None else found.model
+
+
+def _expanded(given: Any) -> list[Any]:
+    trials = ["int8"] if given is None else given if isinstance(given, list | tuple) else [given]
+    return [
+        one
+        for trial in trials
+        for one in (trial.expand() if isinstance(trial, WeightOnlyConfig) else [trial])
+    ]
+
+
+def _quantized(model: Any, configs: Sequence[WeightOnlyConfig], reader: Any) -> Iterator[ONNXModel]:
+    products = product_types(model)
+    samples = None
+    if reader is not None:
+        samples, _ = prepare_inputs(model, -1, reader, _CPU)
+    for config in configs:
+        yield config.quantize(model, products, samples)
+
+
+def _tuned(
+    model: Any,
+    recipes: Sequence[Any],
+    reader: Any,
+    evaluate: Callable[[Any], float],
+    criterion: AccuracyCriterion,
+) -> ONNXModel | None:
+    if reader is None:
+        raise DataError("autotune calibrates by recipes; give calibration_data_reader.")
+    samples, _ = prepare_inputs(model, -1, reader, _CPU)
+    for recipe in recipes[:-1]:
+        result = tune_within(model, samples, evaluate, criterion, recipe=recipe)
+        if result.met:
+            return closest(result)
+    return closest(tune_within(model, samples, evaluate, criterion, recipe=recipes[-1]))
+
+
+@dataclass
+class _ByPath:
+    """The user's function, which reads a model from a file, as a function of models."""
+
+    function: Callable[..., float]
+    arguments: tuple[Any, ...]
+    origin: Any
+
+    @property
+    def __name__(self) -> str:
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+    def __call__(self, model: Any) -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.onnx"
+            ONNXModel(source_of(model)).save(path)
+            # Language models are evaluated with it.
+            config = isinstance(self.origin, str | Path) and Path(self.origin).with_name(
+                "config.json"
+            )
+            if config and config.is_file():
+                shutil.copy(config, folder)
+            return float(self.function(str(path), *self.arguments))

@@ -1,0 +1,43 @@
+"""`neural_compressor.utils.constant`: settings of operators, to be given by type or name."""
+
+from __future__ import annotations
+
+__all__ = [
+    "BF16",
+    "FP32",
+    "INT8_SYM_KL_PERCHANNEL",
+    "INT8_SYM_KL_PERTENSOR",
+    "INT8_SYM_MINMAX_PERCHANNEL",
+    "INT8_SYM_MINMAX_PERTENSOR",
+    "UINT8_ASYM_KL_PERCHANNEL",
+    "UINT8_ASYM_KL_PERTENSOR",
+    "UINT8_ASYM_MINMAX_PERCHANNEL",
+    "UINT8_ASYM_MINMAX_PERTENSOR",
+]
+
+_Setting = dict[str, list[str]]
+
+
+def _both(dtype: str) -> dict[str, _Setting]:
+    return {"weight": {"dtype": [dtype]}, "activation": {"dtype": [dtype]}}
+
+
+def _integers(dtype: str, scheme: str, algorithm: str, granularity: str) -> _Setting:
+    return {
+        "dtype": [dtype],
+        "scheme": [scheme],
+        "algorithm": [algorithm],
+        "granularity": [granularity],
+    }
+
+
+FP32 = _both("fp32")
+BF16 = _both("bf16")
+INT8_SYM_MINMAX_PERCHANNEL = _integers("int8", "sym", "minmax", "per_channel")
+INT8_SYM_MINMAX_PERTENSOR = _integers("int8", "sym", "minmax", "per_tensor")
+INT8_SYM_KL_PERTENSOR = _integers("int8", "sym", "kl", "per_tensor")
+INT8_SYM_KL_PERCHANNEL = _integers("int8", "sym", "kl", "per_channel")
+UINT8_ASYM_MINMAX_PERCHANNEL = _integers("uint8", "asym", "minmax", "per_channel")
+UINT8_ASYM_MINMAX_PERTENSOR = _integers("uint8", "asym", "minmax", "per_tensor")
+UINT8_ASYM_KL_PERTENSOR = _integers("uint8", "asym", "kl", "per_tensor")
+UINT8_ASYM_KL_PERCHANNEL = _integers("uint8", "asym", "kl", "per_channel")

@@ -1,0 +1,1 @@
+"""`nncf.common.quantization`."""

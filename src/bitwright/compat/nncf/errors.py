@@ -1,0 +1,23 @@
+"""`nncf.errors`: what NNCF raises for options and models that it does not take."""
+
+from __future__ import annotations
+
+from bitwright.errors import RecipeError
+
+__all__ = ["InvalidGroupSizeError", "ParameterNotSupportedError", "ValidationError"]
+
+
+class ValidationError(RecipeError):
+    """Options contradict each other, or an ignored scope names what the model does not have.
+
+    >>> issubclass(ValidationError, RecipeError)
+    True
+    """
+
+
+class ParameterNotSupportedError(RecipeError):
+    """A value of an option that models for ONNX Runtime cannot have."""
+
+
+class InvalidGroupSizeError(RecipeError):
+    """Groups of a size that the weights cannot have."""

@@ -1,0 +1,1 @@
+"""`nncf.onnx.quantization`."""

@@ -1,0 +1,68 @@
+"""`quantize`, on `bitwright.quantize`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bitwright.compat.nncf.common.quantization.structs import QuantizationPreset
+from bitwright.compat.nncf.data.dataset import Dataset, first_inputs
+from bitwright.compat.nncf.parameters import ModelType, QuantizationMode, TargetDevice
+from bitwright.compat.nncf.quantization.accuracy_control import quantize_with_accuracy_control
+from bitwright.compat.nncf.quantization.advanced_parameters import AdvancedQuantizationParameters
+from bitwright.compat.nncf.quantization.translation import Options
+from bitwright.compat.nncf.quantization.weight_compression import compress_weights
+from bitwright.compat.nncf.scopes import IgnoredScope, naming_the_scope
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["compress_weights", "quantize", "quantize_with_accuracy_control"]
+
+
+def quantize(
+    model: Any,
+    calibration_dataset: Dataset,
+    *,
+    mode: QuantizationMode | None = None,
+    preset: QuantizationPreset | None = None,
+    target_device: TargetDevice = TargetDevice.ANY,
+    subset_size: int = 300,
+    fast_bias_correction: bool = True,
+    model_type: ModelType | None = None,
+    ignored_scope: IgnoredScope | None = None,
+    advanced_parameters: AdvancedQuantizationParameters | None = None,
+) -> onnx.ModelProto:
+    """Quantize a model to eight bits with the first items of a dataset, and return it.
+
+    >>> import bitwright, onnx
+    >>> from bitwright.compat import nncf
+    >>> demo = bitwright.load_demo()
+    >>> dataset = nncf.Dataset(demo.calibration[:16], lambda image: {"image": image[None]})
+    >>> small = nncf.quantize(onnx.load(demo.model_path), dataset)
+    >>> sum(node.op_type == "QuantizeLinear" for node in small.graph.node) > 0
+    True
+    """
+    import onnx_ir as ir
+
+    from bitwright import api
+
+    options = Options(
+        mode=mode,
+        preset=preset,
+        target_device=target_device,
+        subset_size=subset_size,
+        fast_bias_correction=fast_bias_correction,
+        model_type=model_type,
+        ignored_scope=ignored_scope,
+        advanced=advanced_parameters or AdvancedQuantizationParameters(),
+    )
+    source = options.source(model)
+    with naming_the_scope(ignored_scope):
+        result = api.quantize(
+            source,
+            data=list(first_inputs(calibration_dataset, subset_size)),
+            recipe=options.recipe(source),
+            holdout=False,  # all items calibrate, as there
+            progress=False,
+        )
+    return ir.to_proto(result.model)

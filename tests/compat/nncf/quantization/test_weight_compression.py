@@ -1,0 +1,140 @@
+"""`compress_weights`: its options become a weight-only recipe."""
+
+from types import SimpleNamespace
+
+import onnx
+import onnx_ir as ir
+import pytest
+from support.language_models import make_decoder
+from support.models import make_samples, make_transformer, ops
+
+from bitwright.compat import nncf
+from bitwright.compat.nncf.errors import InvalidGroupSizeError
+from bitwright.recipe import AWQ, GPTQ, ByLoss, ByPlace, Nearest
+
+MODEL = make_transformer(width=32)
+DATASET = nncf.Dataset(make_samples(MODEL, 4))
+INT4 = nncf.CompressWeightsMode.INT4_SYM
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What `quantize` is asked for."""
+    found = {}
+
+    def quantize(model, **options):
+        found.update(options)
+        return SimpleNamespace(model=ir.from_proto(model))
+
+    monkeypatch.setattr("bitwright.api.quantize", quantize)
+    return lambda **options: (nncf.compress_weights(MODEL, **options), found["recipe"].weights)[1]
+
+
+def test_eight_bits_are_those_of_channels():
+    model = nncf.compress_weights(MODEL)
+    assert isinstance(model, onnx.ModelProto) and ops(model)["MatMulNBits"] == 6
+    bits = {a.i for n in model.graph.node for a in n.attribute if a.name == "bits"}
+    assert bits == {8}
+    scope = nncf.IgnoredScope(names=["q_matmul"])
+    assert ops(nncf.compress_weights(MODEL, ignored_scope=scope))["MatMulNBits"] == 5
+    with pytest.raises(nncf.ValidationError, match="ignored_scope"):
+        nncf.compress_weights(MODEL, ignored_scope=nncf.IgnoredScope(names=["no_such"]))
+
+
+def test_data_rounds_weights():
+    model = nncf.compress_weights(MODEL, mode=INT4, group_size=16, dataset=DATASET, gptq=True)
+    assert ops(model)["MatMulNBits"] == 6
+
+
+def test_a_share_of_a_language_model_has_four_bits():
+    model = make_decoder()
+    with pytest.warns(UserWarning, match="ratio 0.6 goes by place"):
+        small = nncf.compress_weights(model, mode=INT4, group_size=16, ratio=0.6)
+    bits = {a.i for n in small.graph.node for a in n.attribute if a.name == "bits"}
+    assert bits == {4, 8}
+
+
+def test_modes_are_bits_and_symmetry(asked):
+    plain = asked()
+    assert (plain.bits, plain.symmetric, plain.block_size) == (8, False, -1)
+    assert plain.embeddings and plain.rounding == Nearest()
+    few = asked(mode=INT4)
+    assert (few.bits, few.symmetric, few.block_size) == (4, True, 128)
+    assert few.head_bits == few.embedding_bits == 8 and few.mixed is None
+    whole = asked(mode="int4_asym", group_size=-1, all_layers=True, ratio=1.0)
+    assert (whole.symmetric, whole.block_size, whole.head_bits) == (False, -1, None)
+    assert asked(mode="int3_sym").bits == 3
+
+
+def test_methods_by_data(asked):
+    advanced = nncf.AdvancedCompressionParameters(
+        gptq_params=nncf.AdvancedGPTQParameters(damp_percent=0.05)
+    )
+    found = asked(
+        mode=INT4,
+        dataset=DATASET,
+        ratio=0.75,
+        awq=True,
+        scale_estimation=True,
+        gptq=True,
+        backup_mode=nncf.BackupMode.INT8_SYM,
+        advanced_parameters=advanced,
+    )
+    assert found.rounding == GPTQ(damping=0.05) and found.awq == AWQ() and found.refine == 1
+    assert found.mixed == ByLoss(average_bits=5.0)
+
+
+def test_what_does_nothing_is_warned_of(asked):
+    with pytest.warns(UserWarning, match="ratio 0.5 goes by place"):
+        assert asked(mode=INT4, ratio=0.5).mixed == ByPlace()
+    with pytest.warns(UserWarning, match="awq has no effect: AWQ scales by what a layer reads"):
+        assert asked(mode=INT4, awq=True).awq is None
+    metric = nncf.SensitivityMetric.MAX_ACTIVATION_VARIANCE
+    with pytest.warns(UserWarning, match="sensitivity_metric has no effect"):
+        asked(mode=INT4, dataset=DATASET, sensitivity_metric=metric)
+    advanced = nncf.AdvancedCompressionParameters(
+        group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST
+    )
+    with pytest.warns(UserWarning, match="group_size_fallback_mode of advanced_parameters has no"):
+        asked(mode=INT4, advanced_parameters=advanced)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "sentence"),
+    [
+        ({"mode": "nf4"}, nncf.ParameterNotSupportedError, "mode 'nf4' has no form here; take"),
+        ({"ratio": 0.5}, nncf.ParameterNotSupportedError, "eight bits take no ratio: all weights"),
+        ({"dataset": DATASET}, nncf.ParameterNotSupportedError, "take no dataset"),
+        (
+            {"mode": INT4, "gptq": True},
+            nncf.ParameterNotSupportedError,
+            "scale_estimation and gptq look at data; give a dataset",
+        ),
+        (
+            {"mode": INT4, "backup_mode": "none"},
+            nncf.ParameterNotSupportedError,
+            "backup_mode 'none' has no form here; name layers",
+        ),
+        (
+            {"mode": INT4, "lora_correction": True},
+            nncf.ParameterNotSupportedError,
+            "lora_correction is not for ONNX models",
+        ),
+        (
+            {"compression_format": nncf.CompressionFormat.FQ},
+            nncf.ParameterNotSupportedError,
+            "compression_format is DQ, not 'fake_quantize'",
+        ),
+        (
+            {"advanced_parameters": nncf.AdvancedCompressionParameters(statistics_path="x")},
+            nncf.ParameterNotSupportedError,
+            "statistics_path is not for ONNX models",
+        ),
+        ({"mode": INT4, "ratio": 1.5}, nncf.ValidationError, r"ratio lies in \[0, 1\]"),
+        ({"mode": INT4, "group_size": 100}, InvalidGroupSizeError, "power of two from 16 on"),
+        ({"subset_size": 0}, nncf.ValidationError, "subset_size is at least 1, not 0"),
+    ],
+)
+def test_what_has_no_form_is_refused(options, error, sentence):
+    with pytest.raises(error, match=sentence):
+        nncf.compress_weights(MODEL, **options)
