@@ -113,6 +113,14 @@ def test_float_is_run_no_further_than_the_models_beside_it():
     assert session.runs == COUNT
 
 
+def test_where_float_is_often_wrong_it_is_not_run_on_all_samples_to_find_the_hard_ones():
+    session, bad = Session(wrong_every=2), Session(wrong_every=1)
+    one = evaluator(journal(), session=session)
+    tested = one.test("bad", lambda: Runnable(bad, None), 0.3)
+    assert tested.verdict == "fail"
+    assert session.runs == bad.runs == tested.drop.samples < COUNT
+
+
 def test_one_that_is_likely_to_pass_does_not_have_float_run_on_all_samples():
     session, good = Session(), Session(wrong_every=40)
     one = evaluator(journal(), session=session)

@@ -80,8 +80,8 @@ TUNING = (
         "tuning.fit",
         "strategies of up to 100 trials, each calibrated and quantized anew; it stops at the first "
         "model within the loss",
-        "one search, `bitwright.tune`, whatever `strategy`, `quant_level` and `max_trials` say: 19 "
-        "evaluations at most",
+        "one search, `bitwright.tune`, whatever `strategy`, `quant_level` and `max_trials` say: "
+        "two dozen evaluations at most",
         "units are measured once, and the fastest mixture within the loss is what is looked for",
     ),
     Difference(

@@ -385,8 +385,11 @@ class _Run:
         if most is None:
             return None
         count = len(owner)
-        before = owner._float_scores(count)
         fair = dict(enumerate(self._known_scores(count)))
+        # Of these, as many as of all are hard: before float is run on all of them to count those.
+        if sum(score < most for score in owner._float_scores(len(fair))) > MAX_HARD * len(fair):
+            return None
+        before = owner._float_scores(count)
         scores = fair | self._known_hard()
         hard = [index for index in owner.hard_samples(most) if index not in scores]
         if len(hard) > MAX_HARD * count:
