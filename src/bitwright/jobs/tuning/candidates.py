@@ -126,10 +126,10 @@ class StaticCandidates:
     """Another plan whose kernels are the same: its costs hold, and the errors of equal units."""
     keep_quantized: bool = False
     """Whether units are to stay quantized where float is as fast, too."""
-    by_cost: bool = False
-    """Whether units are chosen by cost alone, and their errors are not measured: as long as it is
-    not known whether they matter, or where the plan is within the limit as it is and a unit that
-    becomes float loses less still."""
+    by_cost: bool = True
+    """Whether units are chosen by cost alone, and their errors are not measured: until it is known
+    that they matter. Where the plan is within the limit as it is, they do not, as one that becomes
+    float loses less still."""
     _base: Made | None = field(default=None, init=False)
 
     @cached_property

@@ -244,19 +244,17 @@ class Evaluator:
         lost = {index for index, score in scores.items() if score < before[index]}
         self._lost.setdefault(name, set()).update(lost)
 
-    def best_score(self) -> float | None:
-        """Return the most that a sample can score; None: that is not known.
+    def best_score(self, size: int) -> float | None:
+        """Return the most that a sample can score, as the first ones tell; None: they do not.
 
         A function of which all scores of float are 0 or 1 is taken to give nothing else.
         """
         if self._metric.most is not None:
             return self._metric.most
-        most = 1.0 if self._metric.sign > 0 else 0.0
-        # Some scores may tell that it gives others; that it does not, only all of them.
-        for size in (look_sizes(len(self))[0], len(self)):
-            if not {self._metric.sign * score for score in self._float_scores(size)} <= {0.0, 1.0}:
-                return None
-        return most
+        found = {self._metric.sign * score for score in self._float_scores(size)}
+        if not found <= {0.0, 1.0}:
+            return None
+        return 1.0 if self._metric.sign > 0 else 0.0
 
     def hard_samples(self, most: float) -> list[int]:
         """Return the samples that are likely to change, or may gain, in the order to try them."""
@@ -381,13 +379,14 @@ class _Run:
         at most is taken as gained, so that no order of them makes this wrong.
         """
         owner = self._evaluator
-        most = owner.best_score() if owner._metric.scope == "sample" else None
-        if most is None:
+        if owner._metric.scope != "sample":
             return None
         count = len(owner)
         fair = dict(enumerate(self._known_scores(count)))
-        # Of these, as many as of all are hard: before float is run on all of them to count those.
-        if sum(score < most for score in owner._float_scores(len(fair))) > MAX_HARD * len(fair):
+        if self._best_score(len(fair)) is None:  # before float is run on all
+            return None
+        most = self._best_score(count)
+        if most is None:
             return None
         before = owner._float_scores(count)
         scores = fair | self._known_hard()
@@ -416,6 +415,14 @@ class _Run:
         # The first samples are a fair part of all: where they lost more, that is the better guess.
         share = sum(before[index] - score for index, score in fair.items()) / len(fair)
         return Drop(len(scores), max(share, least), math.nan, at_least=True)
+
+    def _best_score(self, size: int) -> float | None:
+        """Return the most that a sample can score, if but few of the first ones score less."""
+        most = self._evaluator.best_score(size)
+        if most is None:
+            return None
+        less = [score for score in self._evaluator._float_scores(size) if score < most]
+        return most if len(less) <= MAX_HARD * size else None
 
     def _measure(self, size: int) -> dict[str, Any]:
         owner = self._evaluator

@@ -219,6 +219,12 @@ def _name_of(plan: QuantPlan) -> str:
     return f"{RANGES}-{plan.recipe.ranges.__struct_config__.tag}"
 
 
+def _with_errors(candidates: Candidates) -> None:
+    """Let units be chosen by their errors, too."""
+    if isinstance(candidates, StaticCandidates):
+        candidates.by_cost = False
+
+
 def _decide_the_same(one: Candidates, other: Candidates) -> bool:
     """Whether two static plans give the same model: more effort found nothing better to do."""
     if not isinstance(one, StaticCandidates) or not isinstance(other, StaticCandidates):
@@ -367,8 +373,6 @@ class _Job:
             self._request.report(f"{one.candidates.name}: drop {MetricDrop.of(drop).describe()}")
             if drop.mean < least:
                 best, least = one, drop.mean
-        if best is not search and isinstance(search.candidates, StaticCandidates):
-            search.candidates.by_cost = True  # its errors are of no more use
         return best
 
     def _test_base(self, search: Search) -> bool:
@@ -379,9 +383,9 @@ class _Job:
 
     def _run(self, search: Search) -> bool:
         """Search the mixtures of a plan; return whether more effort is not worth it."""
-        candidates, passes = search.candidates, search.base.passes
-        if passes and isinstance(candidates, StaticCandidates):
-            candidates.by_cost = self._request.goal.purpose == "speed"
+        passes = search.base.passes
+        if not (passes and self._request.goal.purpose == "speed"):
+            _with_errors(search.candidates)
         search.run()
         # More effort is for what this plan must give up: where that is next to nothing, or where
         # next to nothing can be kept of it, it would only take longer.
@@ -395,6 +399,7 @@ class _Job:
             candidates = self._candidates(stage, None if before is None else before.candidates)
             if before is not None and _decide_the_same(candidates, before.candidates):
                 return before
+            _with_errors(candidates)
             search = self._start(candidates, limit, before)
             if search.run_within(most).passes or not self._clock.has(0):
                 return search
@@ -434,13 +439,10 @@ class _Job:
 
     def _test_cheapest(self, search: Search) -> bool:
         """Whether the model with all units as they are fastest is within the limit."""
-        candidates = search.candidates
-        if not isinstance(candidates, StaticCandidates) or self._request.goal.purpose != "speed":
+        static = isinstance(search.candidates, StaticCandidates)
+        if not static or self._request.goal.purpose != "speed":
             return False
-        candidates.by_cost = True
-        found = search.test_cheapest(self._is_fast_enough)
-        candidates.by_cost = found.passes
-        return found.passes
+        return search.test_cheapest(self._is_fast_enough).passes
 
     def _is_fast_enough(self, found: Found) -> bool:
         """Whether a model is not clearly slower than float: than nine in ten runs of it."""
@@ -487,6 +489,8 @@ class _Job:
                 request.report,
             )
         same = before if stage == TRIMMED and isinstance(before, StaticCandidates) else None
+        if same is not None:  # the ranges of those of most error are looked at
+            _with_errors(same)
         return self._static_candidates(stage, self._plan(stage, before), same)
 
     def _static_candidates(
