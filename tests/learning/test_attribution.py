@@ -12,6 +12,7 @@ from bitwright.jobs.tuning.units import open_unit_variants
 
 pytest.importorskip("torch")
 from bitwright.learning.attribution import Part, attribute_errors
+from bitwright.learning.torch_graph.executor import TorchGraph
 
 
 def variants_of(model, samples):
@@ -87,6 +88,18 @@ def test_what_torch_cannot_run_is_said():
     )
     variants = variants_of(model, make_samples(model, 2))
     with pytest.raises(ModelError, match="'det' cannot run in torch"):
+        attributed(variants)
+
+
+def test_what_torch_has_no_memory_for_is_said(monkeypatch):
+    model = make_cnn()
+    variants = variants_of(model, make_samples(model, 2))
+
+    def fail(*_, **__):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(TorchGraph, "run", fail)
+    with pytest.raises(ModelError, match="torch cannot run the model: Default"):
         attributed(variants)
 
 

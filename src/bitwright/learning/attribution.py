@@ -61,7 +61,10 @@ def attribute_errors(
         feeds = {name: torch.from_numpy(np.array(array)) for name, array in sample.items()}
         for tensor in feeds.values():
             tensor.requires_grad_(tensor.is_floating_point())
-        known = feeds | graph.run(feeds)
+        try:
+            known = feeds | graph.run(feeds)
+        except RuntimeError as error:  # memory, mostly
+            raise ModelError(f"torch cannot run the model: {error}.") from error
         # What does not depend on the inputs, or is an integer, has no gradient.
         moving = [name for name, part in parts.items() if known[part.output].requires_grad]
         targets = [known[parts[name].output] for name in moving]

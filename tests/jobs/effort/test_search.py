@@ -18,10 +18,11 @@ import bitwright
 from bitwright import MSE, AdaRound, CrossLayerEqualization, RandomData, load_recipe
 from bitwright.assess.judge import compare_losses
 from bitwright.errors import ModelError
-from bitwright.jobs.effort.search import Step, _Grid, default_learning
+from bitwright.jobs.calibration import Calibration
+from bitwright.jobs.effort.search import Step, _Grid, default_learning, plans_by_ranges
 from bitwright.jobs.effort.steps import Change
 from bitwright.jobs.effort.trials import Trials
-from bitwright.numerics.types import UINT4
+from bitwright.numerics.types import FLOAT16, UINT4, UINT8
 
 UNEVEN = Path(__file__).parents[2] / "fixtures" / "uneven_digits.onnx"
 
@@ -433,3 +434,34 @@ def test_a_tensor_gets_a_range_of_its_own_where_that_helps_its_reader():
     [note] = [note for note in steps_of(result) if "behind what reads them" in note]
     assert note.endswith(", kept")
     assert result.plan.tensors["a"].method != result.plan.tensors["b"].method
+
+
+def test_one_pass_gives_the_plans_of_all_range_methods(monkeypatch):
+    """Each is the plan that its recipe gives by itself."""
+    model = make_cnn()
+    samples = with_an_odd_one(model, 24)
+    passes = []
+    original = Trials._observe
+    monkeypatch.setattr(Trials, "_observe", lambda *given: passes.append(1) or original(*given))
+    recipe = load_recipe("int8-per-channel")
+    found = plans_by_ranges(model, recipe, Calibration(samples, holdout=False))
+    assert [plan.recipe.ranges.__struct_config__.tag for plan in found] == [
+        "minmax", "mse", "mean-extremes",
+    ]  # fmt: skip
+    assert len(passes) == 2  # over one half each
+    for plan in found:
+        alone = bitwright.make_plan(model, data=samples, recipe=plan.recipe, effort="low")
+        for key, entry in alone.tensors.items():
+            assert plan.tensors[key].zero_point == entry.zero_point
+            if entry.scale is not None:
+                np.testing.assert_allclose(plan.tensors[key].scale, entry.scale, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("count", "activation"), [(6, UINT8), (24, FLOAT16)])
+def test_where_there_is_no_choice_the_plan_of_the_recipe_is_alone(count, activation):
+    model = make_cnn()
+    samples = make_samples(model, count)
+    given = load_recipe("int8").replace(activation=activation, format="extended")
+    found = plans_by_ranges(model, given, Calibration(samples, holdout=False))
+    assert len(found) == 1
+    assert found[0].recipe == given

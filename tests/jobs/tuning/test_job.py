@@ -233,9 +233,8 @@ def test_of_other_range_methods_the_one_that_loses_least_at_first_is_taken(monke
     """Whatever its outputs' error is; nothing is measured of units, and nothing probed."""
     good, bad = good_and_bad_plan(100)
     _, other = good_and_bad_plan(60)
-    others = [with_ranges(other, MSE()), with_ranges(good, MeanExtremes())]
-    monkeypatch.setattr(job, "plan_with_effort", lambda *_, **__: bad)
-    monkeypatch.setattr(job, "plans_by_ranges", lambda *_, **__: others)
+    plans = [bad, with_ranges(other, MSE()), with_ranges(good, MeanExtremes())]
+    monkeypatch.setattr(job, "plans_by_ranges", lambda *_, **__: plans)
     monkeypatch.delattr(candidates, "measure_errors")
 
     def times_of(variants, wanted, sample):
@@ -267,9 +266,8 @@ def test_plans_with_other_ranges_are_made_once(monkeypatch, tmp_path):
 
     def plans(*_, **__):
         asked.append(1)
-        return [with_ranges(good, MSE())]
+        return [bad, with_ranges(good, MSE())]
 
-    monkeypatch.setattr(job, "plan_with_effort", lambda *_, **__: bad)
     monkeypatch.setattr(job, "plans_by_ranges", plans)
     monkeypatch.setattr(search.Search, "test_cheapest", lambda self, pays: self.test_base())
     options = {"effort": None, "purpose": "speed", "work": tmp_path}
@@ -297,12 +295,7 @@ def test_smaller_ranges_come_before_units_fall_back_to_float(monkeypatch):
     """A plan that misses the goal, with ranges that mend it, is the result as it is."""
     demo = bitwright.load_demo()
     mended, bad = good_and_bad_plan()
-    monkeypatch.setattr(
-        job,
-        "plan_with_effort",
-        lambda *_, **__: bad,
-    )
-    monkeypatch.setattr(job, "plans_by_ranges", lambda *_, **__: [])
+    monkeypatch.setattr(job, "plans_by_ranges", lambda *_, **__: [bad])
     monkeypatch.setattr(job, "trim_ranges", lambda *_, **__: mended)
     monkeypatch.setattr(search.Search, "test_cheapest", lambda self, pays: self.test_base())
     monkeypatch.setattr(search.Search, "run", lambda self: pytest.fail("it is met already"))
@@ -322,7 +315,8 @@ def test_what_is_faster_in_float_is_tried_before_errors_are_measured(monkeypatch
         return costs.UnitCosts(costs=times, fixed=1.0, float_cost=5.0)
 
     monkeypatch.setattr(candidates, "measure_times", slow_integers)
-    monkeypatch.setattr(job, "plans_by_ranges", lambda *_, **__: [])
+    original = job.plans_by_ranges
+    monkeypatch.setattr(job, "plans_by_ranges", lambda *a, **k: original(*a, **k)[:1])
     result = tuned(effort=None, purpose="speed")
     assert result.point.verdict == "pass"
     assert result.is_float
@@ -421,6 +415,18 @@ def test_without_time_the_best_so_far_is_the_result(tmp_path):
     assert not result.met
     assert "is used up" in result.stopped
     assert (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_without_time_nothing_else_is_begun(monkeypatch, slow):
+    if slow:
+        monkeypatch.setattr(job, "LatencyMeter", timed(2.0, 0.5))
+    monkeypatch.setattr(job, "trim_ranges", lambda *_, **__: pytest.fail("there is no time"))
+    monkeypatch.delattr(candidates, "measure_errors")
+    result = tuned(effort=None, purpose="speed", time=1e-3, max_drop=0.0)
+    assert not result.met
+    assert result.evaluations == (0 if slow else 1)  # with all that is slower in float, it is float
+    assert result.probes == ()
 
 
 def test_a_metric_of_the_whole_set_is_kept_too():

@@ -146,19 +146,19 @@ def plans_by_ranges(
     *,
     providers: Sequence[str] | None = None,
 ) -> list[QuantPlan]:
-    """Return the plans of a recipe with the other range methods that effort tries.
+    """Return the plan of a recipe, and behind it those with other range methods of effort.
 
     One pass over the data gives all of them. Where there are too few samples, or the recipe leaves
-    no choice, there are none.
+    no choice, it is alone.
     """
     if standard_effort(recipe, calibration) == "low":
-        return []
+        return [make_static_plan(source, recipe, calibration, providers)]
     prepared, kept = _open(source, recipe, "standard", calibration, providers, ON_CPU)
-    changes = [change for step in RANGES.values() for change in step(recipe, prepared)]
+    changes = [change.fields for step in RANGES.values() for change in step(recipe, prepared)]
     if not changes or has_few(kept.data):
-        return []
+        return [make_static_plan(prepared, recipe, kept, providers)]
     trials = Trials(prepared, kept, halves=FIRST, means=recipe.bias_correction == "fast")
-    return [trials.finish(recipe.replace(**change.fields))[1].plan for change in changes]
+    return [trials.finish(recipe.replace(**fields))[1].plan for fields in ({}, *changes)]
 
 
 def _open(

@@ -249,6 +249,7 @@ class _Job:
         self._parts = samples.parts()
         self._notes: list[str] = []
         self._written: str | None = None
+        self._by_ranges: list[QuantPlan] | None = None
         self._evaluator = self._evaluate_on(self._parts.evaluation, "eval")
 
     def run(self) -> TuneResult:
@@ -308,7 +309,7 @@ class _Job:
         """Try plans as they are, then search those of more effort, until one saves enough."""
         first, *others = self._stages
         search, ends = self._try_plans(first, limit)
-        if ends:
+        if ends or not self._clock.has(0):
             return search
         if not search.base.passes:
             search.probe()
@@ -317,6 +318,8 @@ class _Job:
         if searched and self._run(search):
             return search
         for stage in others:
+            if not self._clock.has(0):
+                return search
             candidates = self._candidates(stage, search.candidates)
             if not _decide_the_same(candidates, search.candidates):
                 search.add_errors()
@@ -346,13 +349,13 @@ class _Job:
             before, search = search, self._with_better_ranges(search, limit)
             if slow and search is before:
                 return search, False
-        if self._test_cheapest(search) or not self._clock.has(0):
+        if self._test_cheapest(search):
             return search, True
         # With more units quantized it will hardly lose less, unless its first samples say so.
         best = search.best
         if best is None or best.tested is None or search.first_drop.mean > best.tested.drop.mean:
             return search, False
-        return search, self._test_base(search) or not self._clock.has(0)
+        return search, self._test_base(search)
 
     def _with_better_ranges(self, search: Search, limit: float) -> Search:
         """Return the search of the range method by which the metric falls least at first.
@@ -361,7 +364,7 @@ class _Job:
         lose nothing.
         """
         found = [search]
-        for plan in self._plans_by_ranges():
+        for plan in self._other_plans():
             candidates = self._static_candidates(_name_of(plan), plan)
             if not _decide_the_same(candidates, search.candidates):
                 found.append(self._start(candidates, limit, search))
@@ -519,23 +522,28 @@ class _Job:
             return replace(opened, recipe=plan.recipe)
         return open_for_plan(self._request.source, plan, self._request.providers)
 
-    def _plans_by_ranges(self) -> list[QuantPlan]:
-        """Return the plans with other range methods, which one pass over the data gives."""
+    def _other_plans(self) -> list[QuantPlan]:
+        """Return the plans with other range methods than the first plan."""
         known: list[str] | None = self._journal.get(RANGES)
-        if known is not None:
+        if self._by_ranges is None and known is not None:
             return [QuantPlan.load(path) for path in map(self._plan_path, known) if path]
-        self._request.report("calibrating for other range methods")
-        plans = plans_by_ranges(
-            self._prepared,
-            self._request.recipe,
-            self._samples.calibration(self._parts),
-            providers=self._request.providers,
-        )
-        for plan in plans:
-            if (path := self._plan_path(_name_of(plan))) is not None:
-                plan.save(path)
-        self._journal[RANGES] = [_name_of(plan) for plan in plans]
-        return plans
+        return self._make_plans_by_ranges()[1:]
+
+    def _make_plans_by_ranges(self) -> list[QuantPlan]:
+        """Return the first plan, and those with other range methods behind it."""
+        if self._by_ranges is None:
+            self._by_ranges = plans_by_ranges(
+                self._prepared,
+                self._request.recipe,
+                self._samples.calibration(self._parts),
+                providers=self._request.providers,
+            )
+            others = self._by_ranges[1:]
+            for plan in others:
+                if (path := self._plan_path(_name_of(plan))) is not None:
+                    plan.save(path)
+            self._journal[RANGES] = [_name_of(plan) for plan in others]
+        return self._by_ranges
 
     def _plan_path(self, name: str) -> Path | None:
         return self._journal.path(f"plan-{name}.json")
@@ -569,6 +577,8 @@ class _Job:
                 request.source, request.recipe, calibration, request.providers
             )
         request.report(f"calibrating with effort {stage}")
+        if stage == "low" and TRIMMED in self._stages:
+            return self._make_plans_by_ranges()[0]
         return plan_with_effort(
             self._prepared, request.recipe, stage, calibration, providers=request.providers
         )

@@ -155,7 +155,12 @@ def _measure_alone(
 
     By gradients, errors are known up to a factor, which those that are exact tell.
     """
-    found = attribute_nodes(_only(variants, units)) if len(units) >= MANY_ERRORS else None
+    found = None
+    if len(units) >= MANY_ERRORS:
+        try:
+            found = attribute_nodes(_only(variants, units))
+        except ModelError as error:
+            report(f"no gradients: {error}")  # exact errors need none
     guessed = None if found is None else _of_units(units, found)
     exact = units
     if guessed is not None:
@@ -175,7 +180,10 @@ def _only(variants: NodeVariants, units: Sequence[Unit]) -> NodeVariants:
 
 
 def attribute_nodes(variants: NodeVariants) -> dict[str, float] | None:
-    """Return errors by gradients; None: torch is not installed, or cannot run the model."""
+    """Return errors by gradients; None: torch is not installed, or the model is too large.
+
+    A ModelError says why torch cannot run the model.
+    """
     cuts = variants.units.cuts
     if find_spec("torch") is None or sum(_elements(cut.float_value) for cut in cuts) > MAX_ELEMENTS:
         return None
@@ -185,10 +193,7 @@ def attribute_nodes(variants: NodeVariants) -> dict[str, float] | None:
         name: Part(cuts[place].float_nodes, cuts[place].float_value.name or "")
         for name, place in variants.unit_of.items()
     }
-    try:
-        return attribute_errors(variants.units.float_model, variants.plan, parts, variants.samples)
-    except ModelError:
-        return None  # an operator that torch has no form of: the exact errors need none
+    return attribute_errors(variants.units.float_model, variants.plan, parts, variants.samples)
 
 
 def _unchanged(
