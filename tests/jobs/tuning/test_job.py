@@ -484,6 +484,8 @@ def test_what_cannot_be_tuned_is_refused_in_one_sentence():
         tuned(recipe="int8-dynamic")
     with pytest.raises(RecipeError, match=r"rewrite\.channels_last changes their inputs"):
         tuned(recipe={"base": "int8", "rewrite": {"channels_last": True}})
+    with pytest.raises(RecipeError, match="unknown effort 'maximal'"):
+        tuned(effort="maximal", log=pytest.fail)  # before anything is done
     with pytest.raises(TargetError, match="says nothing of npu-cnn"):
         tuned(recipe=None, target="npu-cnn")
     with pytest.raises(DataError, match="the metric 'top1' needs labels"):

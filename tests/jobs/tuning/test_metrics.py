@@ -48,6 +48,27 @@ def test_likelihood_is_the_mean_log_probability_of_the_next_token():
     assert found == pytest.approx(np.mean(wanted))
 
 
+@pytest.mark.parametrize("scope", ["sample", "set"])
+def test_a_function_of_a_file_that_fails_says_where_and_what_it_was_given(tmp_path, scope):
+    file = tmp_path / "score.py"
+    file.write_text("def boom(outputs, samples):\n    x = 1\n    return outputs['nothing']\n")
+    metric = open_metric(f"{file}:boom", scope=scope)
+    sample = {"image": np.zeros(1), "label": 3}
+    given = r"outputs with 'logits' and a sample with 'image', 'label'"
+    kind = "KeyError: 'nothing'" if scope == "sample" else "TypeError: list indices"
+    with pytest.raises(DataError, match=f"line 3 of .*score.py': {kind}.*given {given}"):
+        if scope == "sample":
+            metric.score(SCORES, sample, None)
+        else:
+            metric.score_set([SCORES], [sample])
+    assert metric.identity == open_metric(f"{file}:boom", scope=scope).identity
+
+
+def test_a_function_that_is_handed_over_fails_with_its_own_error():
+    with pytest.raises(ZeroDivisionError):
+        open_metric(lambda outputs, sample: 1 / 0).score(SCORES, {}, None)
+
+
 def test_a_function_of_a_file_is_loaded(tmp_path):
     (tmp_path / "score.py").write_text("def first(outputs, sample):\n    return outputs['y'][0]\n")
     metric = open_metric(f"{tmp_path}/score.py:first")

@@ -120,14 +120,13 @@ def _check(request: TuneRequest) -> None:
             "tuning feeds models as they are given, and rewrite.channels_last changes their "
             "inputs; leave it out, and apply the plan that was found with it."
         )
-    if recipe.mode == "weight-only":
-        if request.goal.purpose == "speed":
-            raise RecipeError(
-                f"recipe {recipe.name!r} stores weights in blocks, and a token takes as long as "
-                "reading them: tune it for size."
-            )
-        if request.effort is not None:
-            check_effort(request.effort, recipe, Calibration(request.data))
+    if recipe.mode == "weight-only" and request.goal.purpose == "speed":
+        raise RecipeError(
+            f"recipe {recipe.name!r} stores weights in blocks, and a token takes as long as "
+            "reading them: tune it for size."
+        )
+    if request.effort is not None:
+        check_effort(request.effort, recipe, Calibration(request.data))
     if request.target not in (None, "cpu") and request.goal.purpose == "speed":
         raise TargetError(
             f"speed is measured with ONNX Runtime on this machine, which says nothing of "

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import inspect
 import math
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,8 +142,39 @@ def _load_function(place: str) -> Callable[..., Any]:
     if not callable(function):
         known = [each for each, value in vars(module).items() if callable(value)]
         raise RecipeError(f"{file!r} has no function {name!r}.{did_you_mean(name, known)}")
-    found: Callable[..., Any] = function
-    return found
+    return _telling(place, function)
+
+
+def _telling(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of a file that says in one sentence where it fails, and what it was given.
+
+    Functions that are handed over in Python fail with their own errors.
+    """
+
+    @functools.wraps(function)
+    def score(*given: Any) -> Any:
+        try:
+            return function(*given)
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            raise DataError(
+                f"the metric {name!r} fails at line {place.lineno} of {place.filename!r}: "
+                f"{type(error).__name__}: {error}. It is given {_names(given)}."
+            ) from error
+
+    return score
+
+
+def _names(given: Sequence[Any]) -> str:
+    """Return what a function is given, by the names that it may ask for."""
+    firsts = [one[0] if isinstance(one, Sequence) and one else one for one in given]
+    kinds = zip(("outputs", "a sample"), firsts, strict=False)
+    shown = [
+        f"{kind} with {', '.join(map(repr, one))}"
+        for kind, one in kinds
+        if isinstance(one, Mapping)
+    ]
+    return " and ".join(shown) or "a model and samples"
 
 
 # Metrics by name -------------------------------------------------------------------------------
