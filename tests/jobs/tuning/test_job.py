@@ -260,6 +260,29 @@ def test_of_other_range_methods_the_one_that_loses_least_at_first_is_taken(monke
     ]  # fmt: skip
 
 
+def test_a_range_method_that_a_function_of_models_accepts_is_the_last(monkeypatch):
+    """Such a function evaluates all of its samples at once."""
+    good, bad = good_and_bad_plan(100)
+    plans = [bad, with_ranges(good, MeanExtremes()), with_ranges(good, MSE())]
+    monkeypatch.setattr(job, "plans_by_ranges", lambda *_, **__: plans)
+    monkeypatch.setattr(search.Search, "test_cheapest", lambda self, pays: self.test_base())
+    calls = []
+
+    def score(model, samples):
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        calls.append(1)
+        found = [session.run(None, {"image": s["image"]})[0].argmax() for s in samples]
+        return float(np.mean([a == s["label"] for a, s in zip(found, samples, strict=True)]))
+
+    model = bitwright.load_demo().model_path
+    result = tuned(model, score, evaluate_on="model", effort=None, max_drop=0.05)
+    assert result.met
+    assert result.plan.recipe.ranges == MeanExtremes()
+    assert len(calls) == 3 + 2  # float, two models, and in the end float and one
+
+
 def test_plans_with_other_ranges_are_made_once(monkeypatch, tmp_path):
     good, bad = good_and_bad_plan()
     asked = []

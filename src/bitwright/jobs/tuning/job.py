@@ -375,6 +375,8 @@ class _Job:
             self._request.report(f"{one.candidates.name}: drop {MetricDrop.of(drop).describe()}")
             if drop.mean < least:
                 best, least = one, drop.mean
+            if drop.samples == len(self._evaluator) and drop.mean <= limit:
+                break  # there is no more to know of it
         return best
 
     def _test_base(self, search: Search) -> bool:
