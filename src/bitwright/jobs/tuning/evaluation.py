@@ -108,7 +108,9 @@ class Evaluator:
         self._lost: dict[str, set[int]] = {}
         """Model -> samples that it scored worse than float."""
         self.runs = 0
-        """How many models were run on samples."""
+        """How often a model was run on samples."""
+        self.models: set[str] = set()
+        """Which models that were."""
         self.seconds = 0.0
         """How long that took."""
         self.sample_seconds: float | None = None
@@ -214,8 +216,9 @@ class Evaluator:
         """Return the scores of the float model, sample by sample."""
         name = f"{self._part}/{FLOAT}"
         known: list[float] = self._journal.get(name) or []
-        if len(known) < size:
-            if self._metric.scope == "model":
+        of_model = self._metric.scope == "model"
+        if len(known) < (1 if of_model else size):  # a model's may be one number
+            if of_model:
                 known = self._metric.score_model(self._proto(self._open_float()), self._all(size))
             elif self._metric.against_float:
                 known = [1.0] * len(self)  # it agrees with itself
@@ -478,6 +481,7 @@ class _Run:
         if self._opened is None:
             self._opened = self._open_model()
             self._evaluator.runs += 1
+            self._evaluator.models.add(self._name)
         return self._opened
 
 

@@ -690,7 +690,7 @@ class _Job:
             final=None if final is None else MetricDrop.of(final),
             probes=tuple(search.probes),
             loss_units=search.loss_units,
-            evaluations=self._evaluator.runs,
+            evaluations=len(self._evaluator.models),
             planned_evaluations=planned,
             seconds=self._clock.elapsed,
             stopped=self._clock.stopped,
