@@ -84,6 +84,32 @@ def test_beside_a_model_within_the_limit_one_that_hardly_will_be_takes_no_more_s
     assert runs[True] < runs[False]
 
 
+def test_what_all_samples_said_before_is_not_guessed_from_the_first_ones():
+    """Of a model that is unlucky at first, and within the limit in the end."""
+    kept, first = journal(), [int(NUMBERS[index, 0]) for index in ORDER[:3]]
+
+    def tested(has_other):
+        metric = Metric("unbounded", lambda o, s: 2 * right(o, s))
+        model = Runnable(Session(wrong=first), None)
+        return evaluator(kept, metric=metric).test("a", lambda: model, 0.02, has_other=has_other)
+
+    assert tested(has_other=False).verdict == "pass"
+    assert tested(has_other=True).verdict == "pass"
+    kept = journal()
+    assert tested(has_other=True).verdict == "fail"
+
+
+def test_what_an_earlier_run_found_within_another_limit_is_known():
+    kept = journal()
+    one = evaluator(kept)
+    assert not one.knows_any(1.0)
+    one.test("low/base", lambda: Runnable(Session(wrong_every=10), None), 0.05)
+    assert not evaluator(kept).knows_any(0.05)
+    assert evaluator(kept).knows_any(0.5)
+    one.test("low-W8A32", lambda: Runnable(Session(), None), 0.05)  # a probe is no result
+    assert not evaluator(kept).knows_any(0.05)
+
+
 def test_another_limit_goes_on_where_the_first_ended():
     kept, first, second = journal(), Session(wrong_every=10), Session(wrong_every=10)
     evaluator(kept).test("a", lambda: Runnable(first, None), 0.5)

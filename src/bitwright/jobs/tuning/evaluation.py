@@ -171,6 +171,8 @@ class Evaluator:
             looks = looks[:1]
         run = _Run(self, name, open_model)
         tested: Outcome | None = None
+        # What all samples of an earlier run say counts, whatever the first of them looked like.
+        has_other = has_other and not self.knows(name, limit)
         for size in looks:
             if tested is not None and not run.knows(size):
                 ahead = (self.sample_seconds or 0.0) * (size - tested.drop.samples)
@@ -193,13 +195,24 @@ class Evaluator:
 
     def knows(self, name: str, limit: float) -> bool:
         """Whether the journal tells if a model is within the limit, without running it again."""
+        return self._known_verdict(name, limit) is not None
+
+    def knows_any(self, limit: float) -> bool:
+        """Whether the journal has a model within the limit: an earlier run evaluated it."""
+        keys = [name.split("/") for name in self._journal.names()]
+        # What float gave stands under shorter names.
+        names = {"/".join(key[1:3]) for key in keys if key[0] == self._part and len(key) == 4}
+        return any(self._known_verdict(name, limit) == "pass" for name in sorted(names))
+
+    def _known_verdict(self, name: str, limit: float) -> Verdict | None:
         run = _Run(self, name, _refuse_to_open)
         for size in look_sizes(len(self)):
             if not run.knows(size):
-                return False
-            if run.look(size).verdict(limit, last=size == len(self)) != "open":
-                return True
-        return False
+                return None
+            found = run.look(size).verdict(limit, last=size == len(self))
+            if found != "open":
+                return found
+        return None
 
     def test_float(self) -> Outcome:
         """Say how a model does of which nothing is quantized: it need not be run."""

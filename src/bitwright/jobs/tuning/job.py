@@ -425,7 +425,8 @@ class _Job:
             self._request.report,
             self._keep_best,
             self._latency,
-            best=None if before is None else before.best,
+            self._evaluator.knows_any(limit) if before is None else before.has_known,
+            None if before is None else before.best,
         )
         if before is not None:
             tested = (*before.points, *before.aside)

@@ -109,6 +109,8 @@ class Search:
     on_best: Callable[[Found, Made], None] = lambda found, made: None
     latency: Callable[[ir.Model], Timing] = lambda model: Timing(math.nan, math.nan, math.nan)
     """Gives the milliseconds of a model, where it is tuned for speed."""
+    has_known: bool = False
+    """Whether an earlier run evaluated a model that is within the limit."""
     best: Found | None = None
     probes: list[Probe] = field(default_factory=list)
     points: list[Found] = field(default_factory=list)
@@ -272,7 +274,7 @@ class Search:
                 found.name,
                 lambda: self.make(found).runnable,
                 self.limit,
-                has_other=self.best is not None and self.best.passes,
+                has_other=self.has_known or (self.best is not None and self.best.passes),
                 may_go_on=self.clock.has,
             )
         )
@@ -345,7 +347,7 @@ class Search:
             if not self.clock.has(ahead):
                 return
             tested = self.evaluator.test(
-                f"{self.candidates.name}/{name}",
+                f"{self.candidates.name}-{name}",
                 open_probe,
                 self.limit,
                 first_look=True,
