@@ -444,7 +444,7 @@ def test_one_pass_gives_the_plans_of_all_range_methods(monkeypatch):
     original = Trials._observe
     monkeypatch.setattr(Trials, "_observe", lambda *given: passes.append(1) or original(*given))
     recipe = load_recipe("int8-per-channel")
-    found = plans_by_ranges(model, recipe, Calibration(samples, holdout=False))
+    found = list(plans_by_ranges(model, recipe, Calibration(samples, holdout=False)))
     assert [plan.recipe.ranges.__struct_config__.tag for plan in found] == [
         "minmax", "mse", "mean-extremes",
     ]  # fmt: skip
@@ -462,6 +462,6 @@ def test_where_there_is_no_choice_the_plan_of_the_recipe_is_alone(count, activat
     model = make_cnn()
     samples = make_samples(model, count)
     given = load_recipe("int8").replace(activation=activation, format="extended")
-    found = plans_by_ranges(model, given, Calibration(samples, holdout=False))
+    found = list(plans_by_ranges(model, given, Calibration(samples, holdout=False)))
     assert len(found) == 1
     assert found[0].recipe == given

@@ -1,5 +1,6 @@
 """Tuning keeps the user's metric, loses no work, and reports what the search has not seen."""
 
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -234,7 +235,7 @@ def test_of_other_range_methods_the_one_that_loses_least_at_first_is_taken(monke
     good, bad = good_and_bad_plan(100)
     _, other = good_and_bad_plan(60)
     plans = [bad, with_ranges(other, MSE()), with_ranges(good, MeanExtremes())]
-    monkeypatch.setattr(job, "plans_by_ranges", lambda *_, **__: plans)
+    monkeypatch.setattr(job, "plans_by_ranges", lambda *_, **__: iter(plans))
     monkeypatch.delattr(candidates, "measure_errors")
 
     def times_of(variants, wanted, sample):
@@ -264,7 +265,7 @@ def test_a_range_method_that_a_function_of_models_accepts_is_the_last(monkeypatc
     """Such a function evaluates all of its samples at once."""
     good, bad = good_and_bad_plan(100)
     plans = [bad, with_ranges(good, MeanExtremes()), with_ranges(good, MSE())]
-    monkeypatch.setattr(job, "plans_by_ranges", lambda *_, **__: plans)
+    monkeypatch.setattr(job, "plans_by_ranges", lambda *_, **__: iter(plans))
     monkeypatch.setattr(search.Search, "test_cheapest", lambda self, pays: self.test_base())
     calls = []
 
@@ -289,7 +290,7 @@ def test_plans_with_other_ranges_are_made_once(monkeypatch, tmp_path):
 
     def plans(*_, **__):
         asked.append(1)
-        return [bad, with_ranges(good, MSE())]
+        return iter([bad, with_ranges(good, MSE())])
 
     monkeypatch.setattr(job, "plans_by_ranges", plans)
     monkeypatch.setattr(search.Search, "test_cheapest", lambda self, pays: self.test_base())
@@ -318,7 +319,7 @@ def test_smaller_ranges_come_before_units_fall_back_to_float(monkeypatch):
     """A plan that misses the goal, with ranges that mend it, is the result as it is."""
     demo = bitwright.load_demo()
     mended, bad = good_and_bad_plan()
-    monkeypatch.setattr(job, "plans_by_ranges", lambda *_, **__: [bad])
+    monkeypatch.setattr(job, "plans_by_ranges", lambda *_, **__: iter([bad]))
     monkeypatch.setattr(job, "trim_ranges", lambda *_, **__: mended)
     monkeypatch.setattr(search.Search, "test_cheapest", lambda self, pays: self.test_base())
     monkeypatch.setattr(search.Search, "run", lambda self: pytest.fail("it is met already"))
@@ -339,7 +340,7 @@ def test_what_is_faster_in_float_is_tried_before_errors_are_measured(monkeypatch
 
     monkeypatch.setattr(candidates, "measure_times", slow_integers)
     original = job.plans_by_ranges
-    monkeypatch.setattr(job, "plans_by_ranges", lambda *a, **k: original(*a, **k)[:1])
+    monkeypatch.setattr(job, "plans_by_ranges", lambda *a, **k: islice(original(*a, **k), 1))
     result = tuned(effort=None, purpose="speed")
     assert result.point.verdict == "pass"
     assert result.is_float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -145,20 +145,23 @@ def plans_by_ranges(
     calibration: Calibration,
     *,
     providers: Sequence[str] | None = None,
-) -> list[QuantPlan]:
-    """Return the plan of a recipe, and behind it those with other range methods of effort.
+) -> Iterator[QuantPlan]:
+    """Yield the plan of a recipe, and behind it those with other range methods of effort.
 
     One pass over the data gives all of them. Where there are too few samples, or the recipe leaves
     no choice, it is alone.
     """
     if standard_effort(recipe, calibration) == "low":
-        return [make_static_plan(source, recipe, calibration, providers)]
+        yield make_static_plan(source, recipe, calibration, providers)
+        return
     prepared, kept = _open(source, recipe, "standard", calibration, providers, ON_CPU)
     changes = [change.fields for step in RANGES.values() for change in step(recipe, prepared)]
     if not changes or has_few(kept.data):
-        return [make_static_plan(prepared, recipe, kept, providers)]
+        yield make_static_plan(prepared, recipe, kept, providers)
+        return
     trials = Trials(prepared, kept, halves=FIRST, means=recipe.bias_correction == "fast")
-    return [trials.finish(recipe.replace(**fields))[1].plan for fields in ({}, *changes)]
+    for fields in ({}, *changes):
+        yield trials.finish(recipe.replace(**fields))[1].plan
 
 
 def _open(

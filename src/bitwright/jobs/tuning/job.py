@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -248,7 +248,7 @@ class _Job:
         self._parts = samples.parts()
         self._notes: list[str] = []
         self._written: str | None = None
-        self._by_ranges: list[QuantPlan] | None = None
+        self._plans_left: Iterator[QuantPlan] | None = None
         self._evaluator = self._evaluate_on(self._parts.evaluation, "eval")
 
     def run(self) -> TuneResult:
@@ -524,28 +524,33 @@ class _Job:
             return replace(opened, recipe=plan.recipe)
         return open_for_plan(self._request.source, plan, self._request.providers)
 
+    def _first_plan(self) -> QuantPlan:
+        """Return the plan of the recipe as it is; others wait for being asked for."""
+        self._plans_left = self._plans_by_ranges()
+        return next(self._plans_left)
+
     def _other_plans(self) -> list[QuantPlan]:
         """Return the plans with other range methods than the first plan."""
         known: list[str] | None = self._journal.get(RANGES)
-        if self._by_ranges is None and known is not None:
+        if known is not None:
             return [QuantPlan.load(path) for path in map(self._plan_path, known) if path]
-        return self._make_plans_by_ranges()[1:]
+        if self._plans_left is None:  # the first one was there, from an earlier run
+            self._first_plan()
+        assert self._plans_left is not None
+        plans = list(self._plans_left)
+        for plan in plans:
+            if (path := self._plan_path(_name_of(plan))) is not None:
+                plan.save(path)
+        self._journal[RANGES] = [_name_of(plan) for plan in plans]
+        return plans
 
-    def _make_plans_by_ranges(self) -> list[QuantPlan]:
-        """Return the first plan, and those with other range methods behind it."""
-        if self._by_ranges is None:
-            self._by_ranges = plans_by_ranges(
-                self._prepared,
-                self._request.recipe,
-                self._samples.calibration(self._parts),
-                providers=self._request.providers,
-            )
-            others = self._by_ranges[1:]
-            for plan in others:
-                if (path := self._plan_path(_name_of(plan))) is not None:
-                    plan.save(path)
-            self._journal[RANGES] = [_name_of(plan) for plan in others]
-        return self._by_ranges
+    def _plans_by_ranges(self) -> Iterator[QuantPlan]:
+        return plans_by_ranges(
+            self._prepared,
+            self._request.recipe,
+            self._samples.calibration(self._parts),
+            providers=self._request.providers,
+        )
 
     def _plan_path(self, name: str) -> Path | None:
         return self._journal.path(f"plan-{name}.json")
@@ -580,7 +585,7 @@ class _Job:
             )
         request.report(f"calibrating with effort {stage}")
         if stage == "low" and TRIMMED in self._stages:
-            return self._make_plans_by_ranges()[0]
+            return self._first_plan()
         return plan_with_effort(
             self._prepared, request.recipe, stage, calibration, providers=request.providers
         )
