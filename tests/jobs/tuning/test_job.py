@@ -13,7 +13,7 @@ import pytest
 import bitwright
 from bitwright import MSE, MeanExtremes
 from bitwright.errors import ArgumentError, DataError, RecipeError, TargetError
-from bitwright.jobs.tuning import candidates, costs, job, search, units
+from bitwright.jobs.tuning import candidates, costs, job, plans, search, strategy, units
 from bitwright.jobs.tuning.latency import Timing
 
 UNEVEN = Path(__file__).parents[2] / "fixtures" / "uneven_digits.onnx"
@@ -193,8 +193,8 @@ def test_a_goal_that_int8_meets_needs_one_evaluation():
 )
 def test_more_effort_is_for_plans_that_give_up_much(monkeypatch, least, changes, efforts, bases):
     """And where it changes nothing about the plan, nothing is evaluated again."""
-    monkeypatch.setattr(job, "MIN_KEPT", least)
-    asked, original = [], job.plan_with_effort
+    monkeypatch.setattr(strategy, "MIN_KEPT", least)
+    asked, original = [], plans.plan_with_effort
 
     def plan_plainly(source, recipe, effort, *given, **options):
         asked.append(effort)
@@ -203,7 +203,7 @@ def test_more_effort_is_for_plans_that_give_up_much(monkeypatch, least, changes,
         # An open model has its recipe: another one is for the model as it was given.
         return original(source.source, recipe, "low", *given, **options)
 
-    monkeypatch.setattr(job, "plan_with_effort", plan_plainly)
+    monkeypatch.setattr(plans, "plan_with_effort", plan_plainly)
     monkeypatch.setattr(search.Search, "run", lambda self: None)
     result = tuned(effort=None, purpose="size")
     assert asked == efforts
@@ -234,8 +234,8 @@ def test_of_other_range_methods_the_one_that_loses_least_at_first_is_taken(monke
     """Whatever its outputs' error is; nothing is measured of units, and nothing probed."""
     good, bad = good_and_bad_plan(100)
     _, other = good_and_bad_plan(60)
-    plans = [bad, with_ranges(other, MSE()), with_ranges(good, MeanExtremes())]
-    monkeypatch.setattr(job, "plans_by_ranges", lambda *_, **__: iter(plans))
+    made = [bad, with_ranges(other, MSE()), with_ranges(good, MeanExtremes())]
+    monkeypatch.setattr(plans, "plans_by_ranges", lambda *_, **__: iter(made))
     monkeypatch.delattr(candidates, "measure_errors")
 
     def times_of(variants, wanted, sample):
@@ -264,8 +264,8 @@ def test_of_other_range_methods_the_one_that_loses_least_at_first_is_taken(monke
 def test_a_range_method_that_a_function_of_models_accepts_is_the_last(monkeypatch):
     """Such a function evaluates all of its samples at once."""
     good, bad = good_and_bad_plan(100)
-    plans = [bad, with_ranges(good, MeanExtremes()), with_ranges(good, MSE())]
-    monkeypatch.setattr(job, "plans_by_ranges", lambda *_, **__: iter(plans))
+    made = [bad, with_ranges(good, MeanExtremes()), with_ranges(good, MSE())]
+    monkeypatch.setattr(plans, "plans_by_ranges", lambda *_, **__: iter(made))
     monkeypatch.setattr(search.Search, "test_cheapest", lambda self, pays: self.test_base())
     calls = []
 
@@ -288,11 +288,11 @@ def test_plans_with_other_ranges_are_made_once(monkeypatch, tmp_path):
     good, bad = good_and_bad_plan()
     asked = []
 
-    def plans(*_, **__):
+    def make(*_, **__):
         asked.append(1)
         return iter([bad, with_ranges(good, MSE())])
 
-    monkeypatch.setattr(job, "plans_by_ranges", plans)
+    monkeypatch.setattr(plans, "plans_by_ranges", make)
     monkeypatch.setattr(search.Search, "test_cheapest", lambda self, pays: self.test_base())
     options = {"effort": None, "purpose": "speed", "work": tmp_path}
     first, again = (tuned(bitwright.load_demo().model_path, **options) for _ in range(2))
@@ -308,8 +308,8 @@ def test_where_next_to_no_error_is_within_the_drop_no_more_effort_is_taken(monke
         asked.append(effort)
         return original(source.source, recipe, "low", *given, **options)
 
-    original = job.plan_with_effort
-    monkeypatch.setattr(job, "plan_with_effort", plan)
+    original = plans.plan_with_effort
+    monkeypatch.setattr(plans, "plan_with_effort", plan)
     result = tuned(effort=None, purpose="size", evaluate="cosine", max_drop=0.0)
     assert result.is_float
     assert asked == ["standard"]
@@ -319,8 +319,8 @@ def test_smaller_ranges_come_before_units_fall_back_to_float(monkeypatch):
     """A plan that misses the goal, with ranges that mend it, is the result as it is."""
     demo = bitwright.load_demo()
     mended, bad = good_and_bad_plan()
-    monkeypatch.setattr(job, "plans_by_ranges", lambda *_, **__: iter([bad]))
-    monkeypatch.setattr(job, "trim_ranges", lambda *_, **__: mended)
+    monkeypatch.setattr(plans, "plans_by_ranges", lambda *_, **__: iter([bad]))
+    monkeypatch.setattr(plans, "trim_ranges", lambda *_, **__: mended)
     monkeypatch.setattr(search.Search, "test_cheapest", lambda self, pays: self.test_base())
     monkeypatch.setattr(search.Search, "run", lambda self: pytest.fail("it is met already"))
     result = tuned(demo.model_path, effort=None, purpose="speed")
@@ -339,8 +339,8 @@ def test_what_is_faster_in_float_is_tried_before_errors_are_measured(monkeypatch
         return costs.UnitCosts(costs=times, fixed=1.0, float_cost=5.0)
 
     monkeypatch.setattr(candidates, "measure_times", slow_integers)
-    original = job.plans_by_ranges
-    monkeypatch.setattr(job, "plans_by_ranges", lambda *a, **k: islice(original(*a, **k), 1))
+    original = plans.plans_by_ranges
+    monkeypatch.setattr(plans, "plans_by_ranges", lambda *a, **k: islice(original(*a, **k), 1))
     result = tuned(effort=None, purpose="speed")
     assert result.point.verdict == "pass"
     assert result.is_float
@@ -445,7 +445,7 @@ def test_without_time_the_best_so_far_is_the_result(tmp_path):
 def test_without_time_nothing_else_is_begun(monkeypatch, slow):
     if slow:
         monkeypatch.setattr(job, "LatencyMeter", timed(2.0, 0.5))
-    monkeypatch.setattr(job, "trim_ranges", lambda *_, **__: pytest.fail("there is no time"))
+    monkeypatch.setattr(plans, "trim_ranges", lambda *_, **__: pytest.fail("there is no time"))
     monkeypatch.delattr(candidates, "measure_errors")
     result = tuned(effort=None, purpose="speed", time=1e-3, max_drop=0.0)
     assert not result.met

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +12,9 @@ import onnx_ir as ir
 
 from bitwright.data import Sample
 from bitwright.graph import open_session, run_session
+from bitwright.jobs.tuning.journal import Journal
 
-__all__ = ["LatencyMeter", "Timing", "middle_sized", "summarize_turns"]
+__all__ = ["LatencyMeter", "ModelTimes", "Timing", "middle_sized", "summarize_turns"]
 
 _SECONDS = 0.15
 _MIN_RUNS, _MAX_RUNS = 5, 20
@@ -90,6 +92,32 @@ class LatencyMeter:
         begun, used = time.perf_counter(), time.process_time()
         run_session(session, self._sample)
         return time.perf_counter() - begun, time.process_time() - used
+
+
+class ModelTimes:
+    """Milliseconds of models: those of float, which has one time for all, times their ratio."""
+
+    def __init__(self, journal: Journal, open_meter: Callable[[], LatencyMeter]) -> None:
+        """Take what opens the meter, once a time is asked for that is not known."""
+        self._journal, self._open_meter = journal, open_meter
+
+    @cached_property
+    def _meter(self) -> LatencyMeter:
+        return self._open_meter()
+
+    def of(self, model: ir.Model) -> Timing:
+        """Return the milliseconds of a model."""
+        beside, found = self._meter.measure(model)
+        return found.scaled(self.of_float(beside).least / beside.least)
+
+    def of_float(self, measured: Timing | None = None) -> Timing:
+        """Return the milliseconds of the float model, as they were first measured."""
+        name = "cost/speed/float"
+        known = self._journal.get(name)
+        if known is None:
+            known = self._meter.measure()[0] if measured is None else measured
+            self._journal[name] = known
+        return Timing(*known)
 
 
 def _is_clear(times: Sequence[Sequence[tuple[float, float]]]) -> bool:

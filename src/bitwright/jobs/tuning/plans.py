@@ -1,0 +1,205 @@
+"""Plans that a search makes its models from: each made once, and then read from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from bitwright.data import Sample
+from bitwright.jobs.effort import Effort, plan_with_effort, plans_by_ranges
+from bitwright.jobs.effort.trials import preparation_key
+from bitwright.jobs.modes import mode_of
+from bitwright.jobs.opening import Prepared, open_model
+from bitwright.jobs.qat import open_for_plan
+from bitwright.jobs.tuning.candidates import Candidates, StaticCandidates
+from bitwright.jobs.tuning.journal import Journal
+from bitwright.jobs.tuning.request import TuneRequest
+from bitwright.jobs.tuning.samples import TuneSamples
+from bitwright.jobs.tuning.trimming import trim_ranges
+from bitwright.plan import QuantPlan
+
+__all__ = ["TRIMMED", "Plans", "Stage", "decide_the_same", "use_errors"]
+
+RANGES = "ranges"
+MIN_CALIBRATION = 8
+
+TRIMMED: Literal["trimmed"] = "trimmed"
+Stage = Effort | Literal["trimmed"]
+"""What the plan of a stage is made by: an effort, or smaller ranges of the plan before it."""
+
+
+class Plans:
+    """Makes the plans of a request, and what a search chooses between for each."""
+
+    def __init__(self, request: TuneRequest, samples: TuneSamples, journal: Journal) -> None:
+        """Take what is to be tuned; nothing is read before it is needed."""
+        self._request, self._samples, self._journal = request, samples, journal
+        self._plans_left: Iterator[QuantPlan] | None = None
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        """The float model as evaluations run it."""
+        return open_model(self._request.source, self._request.recipe, self._request.providers)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """What plans are made by, one after the other, until one is good enough."""
+        given = self._request.effort
+        if self._request.recipe.mode == "weight-only":
+            return ("low",)
+        if given is not None:
+            return (given,)
+        if self._request.goal.purpose == "speed":
+            return ("low", TRIMMED, "medium")
+        # Of a model for size, units go below 8 bits: that takes the best plan in any case.
+        return ("standard", "medium")
+
+    def candidates(self, stage: Stage, before: Candidates | None) -> Candidates:
+        """Return the models of the plan of a stage; `before` are those of the stage before it."""
+        request = self._request
+        if request.recipe.mode == "weight-only":
+            from bitwright.jobs.tuning.weight_only import WeightOnlyCandidates  # for few recipes
+
+            return WeightOnlyCandidates(
+                request.source,
+                self._plan(stage, before),
+                stage,
+                self._journal,
+                self._choosing,
+                self._samples.calibration(),
+                request.providers,
+                request.report,
+            )
+        same = before if stage == TRIMMED and isinstance(before, StaticCandidates) else None
+        if same is not None:  # the ranges of those of most error are looked at
+            use_errors(same)
+        return self._static(stage, self._plan(stage, before), same)
+
+    def with_other_ranges(self) -> list[StaticCandidates]:
+        """Return the models of the plans with other range methods than the first one."""
+        return [self._static(_name_of(plan), plan) for plan in self._other_plans()]
+
+    def _static(
+        self, name: str, plan: QuantPlan, before: StaticCandidates | None = None
+    ) -> StaticCandidates:
+        request = self._request
+        return StaticCandidates(
+            self._open_for,
+            plan,
+            name,
+            self._journal,
+            lambda: self._choosing,
+            request.goal.purpose,
+            request.providers,
+            request.report,
+            request.engine,
+            before,
+            request.goal.keep_quantized,
+        )
+
+    def _open_for(self, plan: QuantPlan) -> Prepared:
+        """Return the float model that a plan is for; most plans are for the one that is open."""
+        opened = self.prepared
+        alike = preparation_key(plan.recipe) == preparation_key(opened.recipe)
+        if alike and not plan.smoothing and plan.fingerprint == opened.fingerprint:
+            return replace(opened, recipe=plan.recipe)
+        return open_for_plan(self._request.source, plan, self._request.providers)
+
+    def _first_plan(self) -> QuantPlan:
+        """Return the plan of the recipe as it is; others wait for being asked for."""
+        self._plans_left = self._plans_by_ranges()
+        return next(self._plans_left)
+
+    def _other_plans(self) -> list[QuantPlan]:
+        """Return the plans with other range methods than the first plan."""
+        known: list[str] | None = self._journal.get(RANGES)
+        if known is not None:
+            return [QuantPlan.load(path) for path in map(self._plan_path, known) if path]
+        if self._plans_left is None:  # the first one was there, from an earlier run
+            self._first_plan()
+        assert self._plans_left is not None
+        plans = list(self._plans_left)
+        for plan in plans:
+            if (path := self._plan_path(_name_of(plan))) is not None:
+                plan.save(path)
+        self._journal[RANGES] = [_name_of(plan) for plan in plans]
+        return plans
+
+    def _plans_by_ranges(self) -> Iterator[QuantPlan]:
+        return plans_by_ranges(
+            self.prepared,
+            self._request.recipe,
+            self._samples.calibration(),
+            providers=self._request.providers,
+        )
+
+    def _plan_path(self, name: str) -> Path | None:
+        return self._journal.path(f"plan-{name}.json")
+
+    def _plan(self, stage: Stage, before: Candidates | None) -> QuantPlan:
+        """Return the plan that all models of a stage are made from."""
+        path = self._plan_path(stage)
+        if path is not None and path.exists():
+            return QuantPlan.load(path)
+        plan = self._make_plan(stage, before)
+        if path is not None:
+            plan.save(path)
+        return plan
+
+    def _make_plan(self, stage: Stage, before: Candidates | None) -> QuantPlan:
+        request = self._request
+        if stage == TRIMMED:
+            assert isinstance(before, StaticCandidates)  # it follows another stage
+            request.report("looking at the ranges of the units of most error")
+            return trim_ranges(
+                before.prepared,
+                before.plan,
+                before.errors,
+                self._choosing,
+                among=before.gaining,
+                report=request.report,
+            )
+        calibration = self._samples.calibration()
+        if request.recipe.mode == "weight-only":
+            return mode_of(request.recipe).make_plan(
+                request.source, request.recipe, calibration, request.providers
+            )
+        request.report(f"calibrating with effort {stage}")
+        if stage == "low" and TRIMMED in self.stages:
+            return self._first_plan()
+        return plan_with_effort(
+            self.prepared, request.recipe, stage, calibration, providers=request.providers
+        )
+
+    @cached_property
+    def _choosing(self) -> list[Sample]:
+        """The samples that errors are measured on: some of those to calibrate with."""
+        calibration = self._samples.calibration()
+        found = []
+        for sample in calibration.open(self.prepared.model):
+            found.append(sample)
+            if len(found) == MIN_CALIBRATION:
+                break
+        return found
+
+
+def _name_of(plan: QuantPlan) -> str:
+    """Return what the figures of a plan with another range method are kept under."""
+    return f"{RANGES}-{plan.recipe.ranges.__struct_config__.tag}"
+
+
+def use_errors(candidates: Candidates) -> None:
+    """Let units be chosen by their errors, too."""
+    if isinstance(candidates, StaticCandidates):
+        candidates.by_cost = False
+
+
+def decide_the_same(one: Candidates, other: Candidates) -> bool:
+    """Whether two static plans give the same model: more effort found nothing better to do."""
+    if not isinstance(one, StaticCandidates) or not isinstance(other, StaticCandidates):
+        return False
+    fields = ("tensors", "nodes", "outputs", "smoothing", "bias_shifts", "weight_gains")
+    return all(getattr(one.plan, name) == getattr(other.plan, name) for name in fields)
