@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -207,7 +208,10 @@ def looks(journal: Path) -> int:
 
 
 def kill_and_resume(job: dict) -> float:
-    """Kill a run half way, run it again, and return how many evaluations were made twice."""
+    """Kill a run half way, run it again, and return how many evaluations were lost.
+
+    Those are the one that was cut off, and any that ran again and told nothing new.
+    """
     work = Path(job["work"]).with_name("killed")
     job = {**job, "work": str(work), "output": str(work.with_suffix(".onnx"))}
     wanted = looks(Path(job["work"]).with_name("work") / "journal.jsonl") // 2
@@ -216,23 +220,26 @@ def kill_and_resume(job: dict) -> float:
     while process.poll() is None and looks(work / "journal.jsonl") < wanted:
         time.sleep(0.1)
     process.kill()
-    process.wait()
-    begun = finished(work / "journal.jsonl")
+    if process.wait() == 0:
+        return 0
+    before = looks_by_model(work / "journal.jsonl")
     done = run_apart("tune_worker.py", json.dumps(job))
     if not isinstance(done, Measured):
         return math.nan
-    return begun + done.extra["evaluations"] - finished(work / "journal.jsonl")
+    after = looks_by_model(work / "journal.jsonl")
+    told = sum(after[name] > before[name] for name in after)
+    return 1 + done.extra["evaluations"] - told
 
 
-def finished(journal: Path) -> int:
-    """Return how many models the journal has figures of."""
-    names = set()
+def looks_by_model(journal: Path) -> Counter[str]:
+    """Return how many looks at each model the journal has."""
+    found: Counter[str] = Counter()
     for line in journal.read_text(encoding="utf-8").splitlines():
         name = json.loads(line).get("name", "") if line.endswith("}") else ""
-        parts = name.split("/")
-        if parts[0] == "eval" and len(parts) == 4:
-            names.add((parts[1], parts[2]))
-    return len(names)
+        part, _, rest = name.partition("/")
+        if part == "eval" and not rest.startswith("float"):
+            found[rest.rpartition("/")[0]] += 1
+    return found
 
 
 def measure(name: str, options: argparse.Namespace) -> list[Row]:
