@@ -23,14 +23,14 @@ from bitwright.jobs.tuning.plans import Plans
 from bitwright.jobs.tuning.request import TuneRequest, check_request
 from bitwright.jobs.tuning.result import MetricDrop, TuneResult
 from bitwright.jobs.tuning.samples import TuneSamples
-from bitwright.jobs.tuning.search import Clock, Found, Search
+from bitwright.jobs.tuning.search import BEST, Clock, Found, Search
 from bitwright.jobs.tuning.strategy import Strategy
 from bitwright.plan import QuantPlan
 from bitwright.support.wording import show_bytes
 
 __all__ = ["TuneRequest", "tune_model"]
 
-BEST, BEST_MODEL, BEST_PLAN = "best", "best.onnx", "best-plan.json"
+BEST_MODEL, BEST_PLAN = "best.onnx", "best-plan.json"
 NOTED = "noted"
 METER_SAMPLES = 8
 """Of so many samples, models are timed on the one of middle size."""

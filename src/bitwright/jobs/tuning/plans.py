@@ -21,7 +21,7 @@ from bitwright.jobs.tuning.samples import TuneSamples
 from bitwright.jobs.tuning.trimming import trim_ranges
 from bitwright.plan import QuantPlan
 
-__all__ = ["TRIMMED", "Plans", "Stage", "decide_the_same", "use_errors"]
+__all__ = ["RANGES", "TRIMMED", "Plans", "Stage", "decide_the_same", "use_errors"]
 
 RANGES = "ranges"
 MIN_CALIBRATION = 8

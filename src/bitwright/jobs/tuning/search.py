@@ -28,7 +28,7 @@ from bitwright.jobs.tuning.journal import Journal
 from bitwright.jobs.tuning.latency import Timing
 from bitwright.jobs.tuning.result import FallenUnit, FrontPoint, MetricDrop, Probe
 
-__all__ = ["BASE", "Clock", "Found", "Search", "planned_evaluations"]
+__all__ = ["BASE", "BEST", "MIN_SAVED", "Clock", "Found", "Search", "planned_evaluations"]
 
 MAX_POINTS = 12
 APART = 0.02
@@ -39,6 +39,8 @@ MIN_SAVED: dict[Purpose, float] = {"speed": 0.05, "size": 0.02}
 """The share of the whole cost that a model must save to be worth an evaluation: sizes are exact,
 and what a mix of units will take is known to some percent."""
 BASE = "base"
+BEST = "best"
+"""Under which the journal has the name of the model that is on disk."""
 
 
 class Clock:

@@ -9,10 +9,18 @@ from bitwright.jobs.tuning.candidates import Candidates, Made, StaticCandidates
 from bitwright.jobs.tuning.evaluation import Evaluator
 from bitwright.jobs.tuning.journal import Journal
 from bitwright.jobs.tuning.latency import ModelTimes
-from bitwright.jobs.tuning.plans import TRIMMED, Plans, Stage, decide_the_same, use_errors
+from bitwright.jobs.tuning.plans import RANGES, TRIMMED, Plans, Stage, decide_the_same, use_errors
 from bitwright.jobs.tuning.request import TuneRequest
 from bitwright.jobs.tuning.result import MetricDrop
-from bitwright.jobs.tuning.search import Clock, Found, Search, planned_evaluations
+from bitwright.jobs.tuning.search import (
+    BASE,
+    BEST,
+    MIN_SAVED,
+    Clock,
+    Found,
+    Search,
+    planned_evaluations,
+)
 
 __all__ = ["Strategy"]
 
@@ -40,7 +48,7 @@ class Strategy:
         self._request, self._plans, self._evaluator = request, plans, evaluator
         self._times, self._journal, self._clock = times, journal, clock
         self._keep_best = keep_best
-        self._limit = math.nan
+        self._limit, self._chosen_before = math.nan, ""
 
     @property
     def planned_evaluations(self) -> int:
@@ -56,7 +64,7 @@ class Strategy:
 
     def run(self, limit: float) -> Search:
         """Return the last search, which has the best model."""
-        self._limit = limit
+        self._limit, self._chosen_before = limit, self._journal.get(BEST) or ""
         most = self._request.goal.max_size
         return self._search() if most is None else self._search_within(most)
 
@@ -96,6 +104,8 @@ class Strategy:
         search = self._start(self._plans.candidates(first, None), None)
         slow = self._is_slower_than_float(search)
         ends = self._test_cheapest(search) if slow else self._test_base(search)
+        if ends and not slow:
+            return self._as_before(search), True
         if ends or not self._clock.has(0):
             return search, True
         if search.base.passes or first != "low":
@@ -111,6 +121,23 @@ class Strategy:
         if best is None or best.tested is None or search.first_drop.mean > best.tested.drop.mean:
             return search, False
         return search, self._test_base(search)
+
+    def _as_before(self, search: Search) -> Search:
+        """Return the search of the ranges that an earlier run took, if they do as well here.
+
+        It needed them for a smaller drop, and has measured them on unseen samples, too.
+        """
+        before = self._chosen_before
+        if not before.startswith(RANGES) or not self._evaluator.knows(before, self._limit):
+            return search
+        for candidates in self._plans.with_other_ranges():
+            if before == f"{candidates.name}/{BASE}":
+                other = self._start(candidates, search)
+                least = MIN_SAVED[self._request.goal.purpose]
+                if other.test_base().passes and not _is_cheaper(search.base, other.base, least):
+                    other.best = other.base
+                    return other
+        return search
 
     def _with_better_ranges(self, search: Search) -> Search:
         """Return the search of the range method by which the metric falls least at first.
@@ -224,3 +251,9 @@ class Strategy:
         return (
             self._request.goal.keep_quantized or base.measured_cost < self._times.of_float().least
         )
+
+
+def _is_cheaper(one: Found, other: Found, least: float) -> bool:
+    """Whether a model costs so much less than another, as a share of that."""
+    cost, usual = one.measured_cost, other.measured_cost
+    return cost is not None and usual is not None and cost < (1 - least) * usual
