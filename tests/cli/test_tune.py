@@ -42,7 +42,7 @@ def test_a_goal_that_is_met_gives_zero_and_a_model(call, capsys):
     shown = capsys.readouterr()
     assert "Goal: met: at most 0.05 of top1 below float's" in shown.out
     assert "Drop, unseen samples:" in shown.out
-    assert "at most 11 evaluations" in shown.err
+    assert "at most 12 evaluations" in shown.err
     onnx.checker.check_model(onnx.load(call.folder / "out.onnx"))
     assert (call.folder / "work" / "journal.jsonl").exists()
 

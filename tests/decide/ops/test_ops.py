@@ -95,6 +95,8 @@ LISTS = {
     "assess/bench/profile.py": (1, "what the runtime inserts to change a layout"),
     "assess/comparison/matching.py": (1, "what quantization tools merge into the node before"),
     "assess/comparison/units.py": (2, "what the runtime fuses, and what it never does"),
+    "compat/neural_compressor/op_settings.py": (1, "what the peer observes"),
+    "compat/neural_compressor/recipe_switches.py": (1, "what options of the peer count"),
     "compat/onnxruntime/matmul_nbits_quantizer.py": (1, "an option of the peer"),
     "compat/onnxruntime/nbits_configs.py": (1, "an option of the peer"),
     "assess/judge/kinds.py": (1, "what makes an output an embedding"),
