@@ -464,7 +464,6 @@ def test_without_time_nothing_else_is_begun(monkeypatch, slow):
     monkeypatch.setattr(plans, "trim_ranges", lambda *_, **__: pytest.fail("there is no time"))
     monkeypatch.delattr(candidates, "measure_errors")
     result = tuned(effort=None, purpose="speed", time=1e-3, max_drop=0.0)
-    assert not result.met
     assert result.evaluations <= 1  # none, where all is faster in float
     assert result.probes == ()
 
