@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from bitwright.data import Sample
+from bitwright.jobs.calibration import take_samples
 from bitwright.jobs.effort import Effort, plan_with_effort, plans_by_ranges
 from bitwright.jobs.effort.trials import preparation_key
 from bitwright.jobs.modes import mode_of
@@ -110,7 +111,12 @@ class Plans:
 
     def _first_plan(self) -> QuantPlan:
         """Return the plan of the recipe as it is; others wait for being asked for."""
-        self._plans_left = self._plans_by_ranges()
+        self._plans_left = plans_by_ranges(
+            self.prepared,
+            self._request.recipe,
+            self._samples.calibration(),
+            providers=self._request.providers,
+        )
         return next(self._plans_left)
 
     def _other_plans(self) -> list[QuantPlan]:
@@ -127,14 +133,6 @@ class Plans:
                 plan.save(path)
         self._journal[RANGES] = [_name_of(plan) for plan in plans]
         return plans
-
-    def _plans_by_ranges(self) -> Iterator[QuantPlan]:
-        return plans_by_ranges(
-            self.prepared,
-            self._request.recipe,
-            self._samples.calibration(),
-            providers=self._request.providers,
-        )
 
     def _plan_path(self, name: str) -> Path | None:
         return self._journal.path(f"plan-{name}.json")
@@ -177,13 +175,7 @@ class Plans:
     @cached_property
     def _choosing(self) -> list[Sample]:
         """The samples that errors are measured on: some of those to calibrate with."""
-        calibration = self._samples.calibration()
-        found = []
-        for sample in calibration.open(self.prepared.model):
-            found.append(sample)
-            if len(found) == MIN_CALIBRATION:
-                break
-        return found
+        return take_samples(self.prepared, self._samples.calibration(), MIN_CALIBRATION)
 
 
 def _name_of(plan: QuantPlan) -> str:
