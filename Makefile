@@ -20,6 +20,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/ratchet.py
 
 test: check
 	$(BIN)/pytest -m "not slow" -n auto --dist worksteal

@@ -128,30 +128,37 @@ def file_imports():
     }
 
 
-def find_circle(imports):
-    """Return modules that import each other in a circle, or nothing."""
-    done, trail = set(), []
+def find_circles(imports):
+    """Return each set of modules that import each other in a circle (Tarjan's components)."""
+    numbers, lowest, open_modules, circles = {}, {}, [], []
 
     def visit(module):
-        if module in trail:
-            return trail[trail.index(module) :]
-        if module in done:
-            return []
-        trail.append(module)
-        circle = next(filter(None, map(visit, sorted(imports[module]))), [])
-        trail.pop()
-        done.add(module)
-        return circle
+        numbers[module] = lowest[module] = len(numbers)
+        open_modules.append(module)
+        for other in sorted(imports[module]):
+            if other not in numbers:
+                visit(other)
+            if other in open_modules:
+                lowest[module] = min(lowest[module], lowest[other])
+        if lowest[module] == numbers[module]:
+            circle = open_modules[open_modules.index(module) :]
+            del open_modules[open_modules.index(module) :]
+            if len(circle) > 1:
+                circles.append(sorted(circle))
 
-    return next(filter(None, map(visit, sorted(imports))), [])
+    for module in sorted(imports):
+        if module not in numbers:
+            visit(module)
+    return circles
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    assert find_circle(file_imports()) == []
+    assert find_circles(file_imports()) == []
 
 
-def test_a_circle_is_found():
-    assert find_circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["b", "c"]
+def test_circles_are_found():
+    imports = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set(), "e": {"f", "a"}, "f": {"e"}}
+    assert find_circles(imports) == [["b", "c"], ["e", "f"]]
 
 
 def test_the_top_folder_holds_only_what_every_package_has_there():
