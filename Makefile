@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all check guides docs bench bench-peers zoo fuzz clean
+.PHONY: demo test test-all coverage check guides docs bench bench-peers zoo fuzz clean
 
 $(STAMP): pyproject.toml constraints.txt models.txt
 	$(PYTHON) -m venv $(VENV)
@@ -27,6 +27,10 @@ test: check
 
 test-all: check
 	$(BIN)/pytest -n auto --dist worksteal
+
+# Which lines and branches no quick test runs.
+coverage: $(STAMP)
+	$(BIN)/pytest -m "not slow" -n auto --dist worksteal --cov --cov-report=html --cov-report=term:skip-covered
 
 # The tables of differences in docs/from-*.md come from the code.
 guides: $(STAMP)
