@@ -23,7 +23,9 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
     """Every option of a recipe; `Recipe` is the same with its rules checked."""
 
     version: Literal[1] = 1
+    """Of this format."""
     name: str = "custom"
+    """Shown in summaries, and kept in the model's metadata."""
     mode: Literal["static", "dynamic", "weight-only", "cast"] = "static"
     """Static: activation ranges from calibration data. Dynamic: measured at every run.
     Weight-only: activations stay float. Cast: all is float16 or bfloat16, without quantizers."""
@@ -31,23 +33,31 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
     """QDQ: float ops between Q/DQ pairs. QOperator: integer ops. Extended: pairs of the vendor's
     domain, for every number type. FixNeuron: one such op instead of a pair."""
     activation: QType = UINT8
+    """The number type of activations."""
     weight: QType = INT8
+    """The number type of weights."""
     ranges: RangeMethod = MinMax()
+    """How the range of an activation is chosen."""
     weight_ranges: RangeMethod = MinMax()
+    """How the range of a weight is chosen."""
     rounding: Literal["nearest", "squant", "gptq"] = "squant"
     """How weights become integers. Nearest: each by itself. SQuant: those of Conv so that errors of
     a kernel and of an output cancel out. GPTQ: those of Conv, Gemm and MatMul so that outputs move
     least on the calibration data, with scales of channels fitted to that; for less than 8 bits."""
     scales: ScaleKind = "float"
+    """Powers of two for hardware that shifts; int16: M / 2^N, M from 1 to 32767, N from 0 to 16."""
     per_channel: bool = False
+    """One scale for each output channel of a weight."""
     block_size: int = 0
     """Weights of MatMul and Gemm get one scale for each block of this many rows; 0: none."""
     activation_symmetric: bool = False
+    """Zero in the middle of the type: zero point 0 for signed types."""
     weight_symmetric: bool | None = None
     """None: symmetric for signed types, asymmetric for unsigned ones."""
     restricted_asymmetric: bool = False
     """uint8 activations only: zero point 0 for what is never negative, else 128."""
     reduce_range: bool = False
+    """Weights use one bit less, for old CPUs whose 8-bit products saturate."""
     cut_saturated: bool = True
     """8-bit ranges with a zero point of their own end where every reader saturates: nothing below
     -3 in front of a hard-swish."""
@@ -57,13 +67,16 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
     min_real_range: float | None = None
     """Widen narrower ranges to at least this width."""
     quantize_bias: bool = True
+    """Biases as `bias` says; else they stay float in the file."""
     bias: Literal["int32", "int16", "weight"] = "int32"
     """int32 or int16 at (input scale x weight scale), or like a weight, with a scale of its own."""
     unsigned_relu: bool = False
     """Outputs of Relu, and of Clip from 0, use the whole of their type even where activations,
     or the ranges of the method, are symmetric: zero lies at its lowest value."""
     select: Selection = Selection()
+    """Which nodes."""
     place: Placement = Placement()
+    """Where Q/DQ pairs go."""
     overrides: dict[str, Override] = msgspec.field(default_factory=dict)
     """Node, torch module, op type, tensor, or `re:...` -> what it gets instead."""
     output_ranges: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)

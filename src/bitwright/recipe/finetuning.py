@@ -24,6 +24,7 @@ class _Learning(Settings, frozen=True, kw_only=True):
     """The options of all methods: how many steps, on what data, and when to keep the result."""
 
     iterations: int = 1000
+    """Steps for each segment."""
     batch_size: int = 4
     """Samples for each step, chosen anew every time."""
     samples: int | None = None
@@ -74,6 +75,7 @@ class _Learning(Settings, frozen=True, kw_only=True):
     learning_rate_above: tuple[float, float] | None = None
     """(error, rate): this learning rate where a segment's mean squared error starts above that."""
     seed: int = 1705472343
+    """The same seed gives the same model."""
 
     def __post_init__(self) -> None:
         counts = "iterations batch_size min_segment_weights max_segment_weights samples patience"
@@ -113,6 +115,7 @@ class AdaRound(_Learning, frozen=True, kw_only=True, tag="adaround", tag_field="
     """
 
     learning_rate: float = 0.1
+    """Of Adam."""
     regularization: float = 10.0
     """The strength of the term that drives every weight to one of its two integers, beside an
     error that is 1 where all are at their nearest."""
@@ -140,6 +143,7 @@ class AdaQuant(_Learning, frozen=True, kw_only=True, tag="adaquant", tag_field="
     """In units of the weights. None: a hundredth of each weight's step, falling to 0; the rate of
     learning_rate_above is in steps then, too."""
     update_bias: bool = True
+    """Biases learn, too."""
     learn_scales: bool | None = None
     """Learn the scales of weights (LSQ); None: where scales are not powers of two."""
     scale_learning_rate: float = 1e-4

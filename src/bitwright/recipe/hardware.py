@@ -92,15 +92,28 @@ class Limits(Settings, frozen=True, kw_only=True):
     """
 
     align_concat: bool = True
+    """Concat: all inputs and the output have one position p (scale 2^-p). The finer ones move."""
     align_pool: bool = True
+    """MaxPool, AveragePool, GlobalAveragePool: input = output. The finer one moves."""
     align_pad: bool = True
+    """Pad: input = output. The finer one moves."""
     align_slice: bool = True
+    """Slice: input = output. The finer one moves."""
     shift_read: bool = True
+    """Add, Sub: inputs at most 7 apart. The finer one moves."""
     shift_write: bool = True
+    """Add: -7 <= coarsest input - output <= 25. Mul: 0 <= sum of inputs - output <= 32. The output
+    moves."""
     shift_cut: bool = True
+    """Conv, Gemm: 0 <= cut = weight + input - output <= 16. The weight moves; below 0, the
+    output."""
     shift_bias: bool = True
+    """Conv, Gemm: min(0, cut - 16) <= weight + input - bias <= 15, from 0 with a LeakyRelu. Bias
+    and weight move, as it costs least."""
     hard_sigmoid: bool = True
+    """HardSigmoid(1/6, 1/2): 0 <= input <= 15, 7 <= output <= 14 + input. Either moves."""
     shift_swish: bool = True
+    """Mul of x with the HardSigmoid of x: 0 <= sum of inputs - output <= 15. The output moves."""
     max_rounds: int = 5
     """How often the rules are applied while scales still change."""
 

@@ -66,6 +66,7 @@ class Percentile(_Method, frozen=True, kw_only=True, tag="percentile", tag_field
     """
 
     percentile: float = 99.999
+    """So many percent of the values stay inside."""
 
     def __post_init__(self) -> None:
         if not 0 < self.percentile <= 100:
@@ -82,6 +83,7 @@ class LayerwisePercentile(
     """
 
     candidates: tuple[float, ...] = (99.99, 99.999, 99.99999)
+    """Percentiles to choose from."""
     metric: Literal["mae", "mse"] = "mae"
     """The error: mean absolute or mean squared."""
 
@@ -101,7 +103,9 @@ class Entropy(_Method, frozen=True, kw_only=True, tag="entropy", tag_field="meth
     """
 
     bins: int = 2048
+    """Of the histogram that is searched."""
     levels: int = 128
+    """Values of the quantized distribution."""
     guarded: bool = True
     """Clip only where the squared error falls: the divergence does not see how large the rare
     values are, which are all that a detector has found."""

@@ -33,6 +33,7 @@ class Selection(Settings, frozen=True, kw_only=True):
     exclude: tuple[str, ...] = ()
     """Never these nodes: they read and write float."""
     exclude_op_types: tuple[str, ...] = ()
+    """Never these op types."""
     exclude_between: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
     """(first nodes, last nodes) of parts that stay float: all on a way from one to the other."""
     input_nodes: tuple[str, ...] = ()

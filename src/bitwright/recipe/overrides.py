@@ -38,18 +38,27 @@ class Override(Settings, frozen=True, kw_only=True):
     keep_float: bool = False
     """Nodes: they read and write float."""
     qtype: QType | None = None
+    """The number type."""
     symmetric: bool | None = None
+    """As in the recipe."""
     reduce_range: bool | None = None
+    """As in the recipe."""
     rmin: float | tuple[float, ...] | None = None
     """Where the range begins, and ends; what is None is observed."""
     rmax: float | tuple[float, ...] | None = None
+    """Where it ends."""
     scale: float | tuple[float, ...] | None = None
+    """The scale itself; `zero_point` goes with it."""
     zero_point: int | tuple[int, ...] | None = None
+    """The zero point itself."""
     axis: int | None = None
+    """The channel axis of a weight; `scale` and the rest may then be lists."""
     per_tensor: bool = False
     """One scale for the whole tensor, also where others get one for each channel."""
     block_size: int | None = None
+    """One scale for each block of this many rows of a weight."""
     ranges: RangeMethod | None = None
+    """Another range method."""
     convert: Override | None = None
     """A second type for some readers: the tensor is quantized again behind its own pair."""
     convert_for: tuple[str, ...] | None = None

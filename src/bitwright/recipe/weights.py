@@ -128,6 +128,7 @@ class ByLoss(Settings, frozen=True, kw_only=True, tag="loss", tag_field="by"):
     average_bits: float = 4.5
     """Bits that a weight may take on average, scales and zero points not counted."""
     wide_bits: int = 8
+    """Bits of the weights that get more."""
 
     @property
     def needs_data(self) -> bool:
@@ -146,6 +147,7 @@ class ByPlace(Settings, frozen=True, kw_only=True, tag="place", tag_field="by"):
     """
 
     wide_bits: int = 8
+    """Bits of the weights that get more."""
 
     @property
     def needs_data(self) -> bool:
@@ -164,12 +166,17 @@ class WeightOverride(Settings, frozen=True, kw_only=True):
     """
 
     bits: int | None = None
+    """None, here and below: as the recipe says."""
     block_size: int | None = None
+    """As `weights` has it."""
     symmetric: bool | None = None
+    """As `weights` has it."""
     rounding: RoundingMethod | None = None
+    """As `weights` has it."""
     awq: bool | None = None
     """False: neither scale its inputs nor search its ranges where `awq` is on."""
     keep_float: bool = False
+    """Leave it float."""
 
 
 class WeightOnly(Settings, frozen=True, kw_only=True):
@@ -180,6 +187,7 @@ class WeightOnly(Settings, frozen=True, kw_only=True):
     """
 
     bits: int = 4
+    """Bits of a weight, 2 to 8."""
     block_size: int = 32
     """So many inputs of an output share a scale; -1: all of them."""
     symmetric: bool = False
@@ -191,12 +199,14 @@ class WeightOnly(Settings, frozen=True, kw_only=True):
     """Blocks divide the inputs of their weight: they are halved until they do, down to 16. Weights
     that no block divides, or whose packed rows would end within a byte, stay float."""
     rounding: RoundingMethod = Nearest()
+    """How weights become integers."""
     rotate: bool | Literal["auto"] = False
     """Rotate the residual stream of a language model and the values of its attention first, which
     spreads outliers; auto: where samples show that the rounded model loses less by it."""
     rotate_caches: bool = True
     """Rotate values that are cached, too; false: for a model that shares its cache with another."""
     awq: AWQ | None = None
+    """Scale up the weights of salient inputs first."""
     refine: int = 0
     """How often the scales and values of all blocks are fitted again to what the layer reads."""
     sequential: bool = True
