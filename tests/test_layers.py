@@ -11,7 +11,17 @@ import bitwright
 
 ROOT = Path(bitwright.__file__).parent
 
-STAGES = ("prepare", "equalize", "observe", "decide", "rounding", "learning", "emit", "assess")
+STAGES = (
+    "prepare",
+    "equalize",
+    "observe",
+    "decide",
+    "rounding",
+    "learning",
+    "emit",
+    "verification",
+    "assess",
+)
 
 # Highest first. A package may import lower levels and itself, and nothing beside it.
 LEVELS = (

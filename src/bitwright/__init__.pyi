@@ -19,7 +19,6 @@ from .api import verify_targets as verify_targets
 from .api import write_encodings as write_encodings
 from .assess import Benchmark as Benchmark
 from .assess import Comparison as Comparison
-from .assess import Finding as Finding
 from .assess import GenerationBenchmark as GenerationBenchmark
 from .assess import Inspection as Inspection
 from .assess import ModelBenchmark as ModelBenchmark
@@ -30,7 +29,6 @@ from .assess import OutputComparison as OutputComparison
 from .assess import Proposal as Proposal
 from .assess import Sensitivity as Sensitivity
 from .assess import TensorComparison as TensorComparison
-from .assess import Verification as Verification
 from .data import ImagePreprocess as ImagePreprocess
 from .data import RandomData as RandomData
 from .data import TextData as TextData
@@ -96,3 +94,5 @@ from .recipe import WeightOnly as WeightOnly
 from .recipe import WeightOverride as WeightOverride
 from .recipe import load_recipe as load_recipe
 from .support.input_limits import input_limits as input_limits
+from .verification.findings import Finding as Finding
+from .verification.findings import Verification as Verification

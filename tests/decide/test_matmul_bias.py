@@ -9,9 +9,9 @@ import pytest
 from support.models import build, info, make_transformer, node, normal, run, weight
 
 import bitwright
-from bitwright.assess.optimized.graphs import optimize_model
-from bitwright.assess.optimized.reasons import find_unfused
 from bitwright.decide.layout.static import lay_out
+from bitwright.decide.ops.unfused import find_unfused
+from bitwright.graph.optimized import optimize_model
 from bitwright.jobs.opening import open_model
 from bitwright.numerics.quantize import dequantize, quantize
 from bitwright.numerics.types import INT4, INT32, UINT16

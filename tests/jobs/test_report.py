@@ -168,7 +168,7 @@ def test_a_page_has_the_verdict_of_the_target(demo, result, tmp_path):
         demo.model_path, result.model, page, target="nvidia-tensorrt", **given
     )
     found = bitwright.verify(result.model, "nvidia-tensorrt")
-    assert not found.ok and report.subject.verification == found
+    assert not found.ok and report.subject.target == found.summarize()
     target = report.to_dict()["target"]
     assert target["sentence"] == found.describe() and target["level"] == "poor"
     # What is the same of several nodes is one row, and none of them is lost.

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-FOLDER = Path(__file__).parent.parent / "assess" / "verification" / "peer_models"
+FOLDER = Path(__file__).parent.parent / "verification" / "peer_models"
 
 
 def make_network() -> onnx.ModelProto:

@@ -14,10 +14,8 @@ from bitwright.assess import (
     GenerationBenchmark,
     Inspection,
     Sensitivity,
-    Verification,
     bench_models,
     inspect_model,
-    verify_model,
 )
 from bitwright.assess import bench_generation as time_generation
 from bitwright.data import Transform
@@ -28,6 +26,7 @@ from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
 from bitwright.support.progress import Progress
 from bitwright.targets import TARGETS
+from bitwright.verification import Verification, verify_model
 
 if TYPE_CHECKING:
     from bitwright.graph import ModelSource

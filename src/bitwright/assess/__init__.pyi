@@ -24,6 +24,3 @@ from .sensitivity.results import Proposal as Proposal
 from .sensitivity.results import Sensitivity as Sensitivity
 from .sums import decibels as decibels
 from .sums import signal_and_noise as signal_and_noise
-from .verification import verify_model as verify_model
-from .verification.findings import Finding as Finding
-from .verification.findings import Verification as Verification

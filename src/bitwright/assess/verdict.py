@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from bitwright.assess.optimized.coverage import Coverage
+from bitwright.assess.coverage import Coverage
 from bitwright.assess.outputs import OutputComparison
 
 __all__ = ["UNJUDGED", "Level", "Verdict", "judge_outputs", "level_of"]

@@ -14,7 +14,7 @@ from bitwright.cli.recipe_choice import RecipeChoice
 from bitwright.cli.screen import Facts, Screen
 
 if TYPE_CHECKING:
-    from bitwright.assess import Verification
+    from bitwright.verification import Verification
 
 __all__ = ["quantize_command"]
 

@@ -99,9 +99,9 @@ def _parts(report: Report, output: Path, size: int) -> list[Part]:
         rows.append((advice.title, advice.why))
         if advice.command is not None:
             rows.append(("Try", advice.command))
-    found = report.subject.verification
-    if found is not None:
-        rows.append(("Target", found.describe()))
+    target = report.subject.target
+    if target is not None:
+        rows.append(("Target", target["sentence"]))
     written = [("Written to", f"{output} ({show_bytes(size)})")]
     fix = report.subject.suggested_fix
     if fix is not None and fix.proposal.nodes:

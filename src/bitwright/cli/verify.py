@@ -14,7 +14,7 @@ from bitwright.cli.screen import Facts, Part, Screen, Table
 from bitwright.support.wording import counted
 
 if TYPE_CHECKING:
-    from bitwright.assess import Finding, Verification
+    from bitwright.verification import Finding, Verification
 
 __all__ = ["verify_command"]
 

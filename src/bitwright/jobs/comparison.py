@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess import Comparison, compare_models
-from bitwright.assess.optimized.coverage import find_coverage
+from bitwright.assess.coverage import find_coverage
 from bitwright.data import Sample, Samples, read_sample
 from bitwright.data.references import SampleReferences
 from bitwright.decide.ranges.saturation import saturation_points

@@ -17,8 +17,6 @@ from bitwright import graph
 from bitwright._version import __version__
 from bitwright.assess import OutputComparison, compare_outputs
 from bitwright.assess.judge import Judgement
-from bitwright.assess.optimized.other_cpu import note_other_cpu
-from bitwright.assess.optimized.rounded import note_rounded
 from bitwright.assess.outputs import ComparedOutputs
 from bitwright.data import random_samples
 from bitwright.decide.scales.unsigned import shift_to_unsigned
@@ -33,6 +31,8 @@ from bitwright.plan import QuantPlan
 from bitwright.rounding.bias_correction import add_to_bias, find_biased_layers, multiply_channels
 from bitwright.rounding.planned import round_as_planned
 from bitwright.support.logs import logged
+from bitwright.verification.other_cpu import note_other_cpu
+from bitwright.verification.rounded import note_rounded
 
 __all__ = [
     "TRAINED",

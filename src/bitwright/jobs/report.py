@@ -27,7 +27,6 @@ from bitwright.assess.report.subject import Latency, ReportNode, ReportSubject, 
 from bitwright.assess.report.verdict import judge
 from bitwright.assess.report.views import Views
 from bitwright.assess.verdict import Verdict
-from bitwright.assess.verification import verify_model
 from bitwright.data import RandomData, Sample, TextData, Transform, paths_of
 from bitwright.decide.ranges.saturation import saturation_points
 from bitwright.errors import DataError, OutputError, PlanError
@@ -44,6 +43,7 @@ from bitwright.support.logs import logged
 from bitwright.support.progress import Progress
 from bitwright.support.showing import Summarized
 from bitwright.targets import find_target
+from bitwright.verification import verify_model
 
 __all__ = ["Report", "make_report", "save_report", "write_report"]
 
@@ -343,7 +343,9 @@ def make_report(
         suggested_fix=fix,
         tuning=tuning,
         # Verifying sorts and completes what it is given.
-        verification=None if target is None else verify_model(graph.clone_model(quantized), target),
+        target=None
+        if target is None
+        else verify_model(graph.clone_model(quantized), target).summarize(),
     )
     return Report(subject if output is None else _with_plan_beside(subject, output))
 

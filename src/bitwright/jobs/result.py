@@ -12,9 +12,9 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess import OutputComparison
+from bitwright.assess.coverage import Coverage, find_coverage
 from bitwright.assess.judge import Judgement
 from bitwright.assess.notebook import data_frame, html_tables, output_section
-from bitwright.assess.optimized.coverage import Coverage, find_coverage
 from bitwright.assess.verdict import UNJUDGED, Verdict, judge_outputs
 from bitwright.data import Sample
 from bitwright.plan import QuantPlan

@@ -8,7 +8,6 @@ from support.report_examples import activation, measured, output, subject, weigh
 from bitwright import load_demo
 from bitwright.assess.report.advice import advise
 from bitwright.assess.report.subject import Latency, ReportNode
-from bitwright.assess.verification import Verification
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Percentile, Recipe, load_recipe
 
@@ -196,7 +195,7 @@ def test_a_slower_model_is_profiled():
     overlapping = Latency(float_ms=1.0, quantized_ms=2.0, overlaps=True)
     assert "Find out what is slow" not in commands(subject(latency=overlapping))
     for target, said in (("arm-cpu", True), ("qualcomm-htp:v68", False)):
-        given = subject(latency=slow, verification=Verification(target, (), ()))
+        given = subject(latency=slow, target={"name": target})
         assert ("Find out what is slow" in commands(given)) == said
 
 

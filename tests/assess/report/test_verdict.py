@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from support.report_examples import measured, output, subject, with_fix
 
+from bitwright.assess.coverage import Coverage
 from bitwright.assess.judge import OutputJudgement, PartJudgement
-from bitwright.assess.optimized.coverage import Coverage
 from bitwright.assess.report.subject import Latency
 from bitwright.assess.report.verdict import judge
 from bitwright.assess.verdict import level_of

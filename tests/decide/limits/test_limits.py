@@ -15,7 +15,6 @@ from support.npu_recipes import npu_recipe
 
 import bitwright
 from bitwright import graph
-from bitwright.assess import verify_model
 from bitwright.decide.layout.static import lay_out
 from bitwright.decide.limits import apply_limits
 from bitwright.decide.scales.parameters import linked_plan
@@ -24,6 +23,7 @@ from bitwright.errors import PlanError, RecipeError
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import Limits, Override
 from bitwright.rounding.planned import round_to_nearest
+from bitwright.verification import verify_model
 
 LIMITS_OFF = Limits(**{name: False for name in Limits.__struct_fields__ if name != "max_rounds"})
 

@@ -14,11 +14,11 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import onnx_ir as ir
 
-from bitwright.assess.optimized.graphs import OptimizedModel, name_nodes, read_optimized
-from bitwright.assess.optimized.reasons import LINEAR_QUANTIZERS, find_unfused
 from bitwright.data import Sample
 from bitwright.decide.ops import op_types
+from bitwright.decide.ops.unfused import LINEAR_QUANTIZERS, find_unfused
 from bitwright.graph import open_session, run_session
+from bitwright.graph.optimized import OptimizedModel, name_nodes, read_optimized
 from bitwright.graph.quantized_ops import is_integer_op
 from bitwright.support.scratch import ScratchFolder
 

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.assess.quantizers import QuantizationParameters, stored_weight
 from bitwright.assess.sums import Codes
 from bitwright.decide.ops import OPERATORS, op_types
 from bitwright.graph.constants import constant_of, input_at, is_constant
@@ -21,6 +20,7 @@ from bitwright.graph.quantized_ops import (
     ROUNDERS,
     is_integer_op,
 )
+from bitwright.graph.quantizers import QuantizationParameters, stored_weight
 from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.numerics.nbits import NBitsTensors, unpack_nbits
 

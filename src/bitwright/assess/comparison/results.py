@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from bitwright.assess.coverage import Coverage
 from bitwright.assess.judge import Judgement
 from bitwright.assess.notebook import data_frame, html_tables, output_section
-from bitwright.assess.optimized.coverage import Coverage
 from bitwright.assess.outputs import OutputComparison
 from bitwright.assess.rendering import show_decibels
 from bitwright.support.arguments import check_arguments

@@ -256,10 +256,10 @@ def use_sixteen_bits(subject: ReportSubject) -> Advice | None:
 
 def find_what_is_slow(subject: ReportSubject) -> Advice | None:
     """A quantized model that is no faster has ops that fell back to float."""
-    latency, found = subject.latency, subject.verification
+    latency, target = subject.latency, subject.target
     if latency is None or latency.overlaps or latency.speedup >= 0.95:
         return None
-    if found is not None and not find_target(found.target).cpus:
+    if target is not None and not find_target(target["name"]).cpus:
         return None  # what an accelerator takes is not measured here
     return Advice(
         "Find out what is slow",

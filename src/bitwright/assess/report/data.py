@@ -16,7 +16,6 @@ from bitwright.assess.report.advice import advise
 from bitwright.assess.report.front import build_front_data
 from bitwright.assess.report.subject import Latency, ReportNode, ReportSubject
 from bitwright.assess.report.verdict import judge
-from bitwright.assess.verification import Verification
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 
@@ -43,7 +42,7 @@ def build_report_data(subject: ReportSubject) -> dict[str, Any]:
         "outputs": [_output(output) for output in subject.outputs],
         "coverage": _coverage(subject),
         "integer_kernels": None if subject.coverage is None else subject.coverage.to_dict(),
-        "target": None if subject.verification is None else _target(subject.verification),
+        "target": subject.target,
         "sensitivity": _sensitivity(subject),
         "tuning": None if subject.tuning is None else build_front_data(subject.tuning),
         "advice": [{"title": a.title, "why": a.why, "command": a.command} for a in advise(subject)],
@@ -54,32 +53,6 @@ def build_report_data(subject: ReportSubject) -> dict[str, Any]:
         "recipe": None if subject.recipe is None else subject.recipe.to_json(),
         "settings": None if subject.recipe is None else _settings(subject.recipe),
         "plan": _plan(subject.plan),
-    }
-
-
-def _target(found: Verification) -> dict[str, Any]:
-    """Return the verdict of a target, with one row for all that is the same of several nodes."""
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for finding in found.findings:
-        key = (finding.level, finding.rule, finding.consequence or "", finding.message)
-        rows.setdefault((*key, finding.remedy), []).append(finding.node)
-    return {
-        "name": found.target,
-        "level": "poor" if found.errors else "usable" if found.warnings else "good",
-        "sentence": found.describe(),
-        "rules": len(found.rules),
-        "residence": None if found.residence is None else found.residence.to_dict(),
-        "findings": [
-            {
-                "level": level,
-                "rule": rule,
-                "consequence": consequence,
-                "message": message,
-                "remedy": remedy or None,
-                "nodes": nodes,
-            }
-            for (level, rule, consequence, message, remedy), nodes in rows.items()
-        ],
     }
 
 

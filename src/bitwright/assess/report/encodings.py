@@ -13,9 +13,9 @@ import onnx_ir as ir
 from bitwright.assess.comparison.matching import match_tensors
 from bitwright.assess.comparison.quantized_graph import PackedWeight, packed_weight
 from bitwright.assess.comparison.units import Units
-from bitwright.assess.quantizers import QuantizationParameters, StoredWeight, stored_weight
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.quantized_ops import DEQUANTIZERS, ROUNDERS
+from bitwright.graph.quantizers import QuantizationParameters, StoredWeight, stored_weight
 from bitwright.plan import QuantPlan
 
 __all__ = ["Encoding", "planned_weights", "read_encodings"]

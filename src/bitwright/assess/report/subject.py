@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bitwright.assess.comparison.results import NodeComparison
-from bitwright.assess.optimized.coverage import Coverage
+from bitwright.assess.coverage import Coverage
 from bitwright.assess.outputs import OutputComparison
 from bitwright.assess.report.views import TensorView
 from bitwright.assess.sensitivity.results import Proposal, Sensitivity
-from bitwright.assess.verification import Verification
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 
@@ -115,8 +114,8 @@ class ReportSubject:
     tuning: Mapping[str, Any] | None = None
     """What a tuning run found, as plain data, where the model comes from one."""
 
-    verification: Verification | None = None
-    """What its target says of it, where one was named."""
+    target: Mapping[str, Any] | None = None
+    """What its target says of it, as `Verification.summarize` gives it, where one was named."""
 
     def most_sensitive(self) -> list[int]:
         """Return the places of the most sensitive nodes: by what was tried out, if anything was."""

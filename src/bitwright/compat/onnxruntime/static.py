@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.assess.optimized.rounded import describe_rounded
 from bitwright.compat.onnxruntime.differences import (
     CONVERT_WITHOUT_PAIRS,
     FLOAT8_CACHE,
@@ -49,6 +48,7 @@ from bitwright.recipe import (
     Recipe,
 )
 from bitwright.support.notices import warn_user
+from bitwright.verification.rounded import describe_rounded
 
 if TYPE_CHECKING:
     import onnx

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from bitwright.assess.coverage import Coverage, find_coverage
 from bitwright.assess.judge import Judge, Judgement
-from bitwright.assess.optimized.coverage import Coverage, find_coverage
 from bitwright.data import Sample, Samples, split_samples
 from bitwright.decide.layout.static import lay_out
 from bitwright.errors import BitwrightError, ModelError, RecipeError

@@ -11,14 +11,12 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.assess import Verification, verify_model
-from bitwright.assess.quantizers import Quantizers
-from bitwright.assess.verification.view import TargetView
 from bitwright.decide.layout.static import lay_out
 from bitwright.decide.scales.parameters import weight_plan
 from bitwright.errors import ModelError, TargetError
 from bitwright.graph.constants import constant_of
 from bitwright.graph.editing import add_initializer, remove_nodes
+from bitwright.graph.quantizers import Quantizers
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import ON_CPU
 from bitwright.jobs.modes import apply_to_model
@@ -31,6 +29,8 @@ from bitwright.recipe.targeting import fit_recipe
 from bitwright.support.wording import counted
 from bitwright.targets import Target, find_target, rules
 from bitwright.targets.host import on_host
+from bitwright.verification import Verification, verify_model
+from bitwright.verification.view import TargetView
 
 __all__ = ["Retargeted", "apply_retargeted", "retarget_model", "retarget_plan"]
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.assess.quantizers import name_of, stored_weight
 from bitwright.errors import ModelError
 from bitwright.graph import NameScope
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import add_initializer, graph_of, insert_before, remove_nodes
 from bitwright.graph.quantized_ops import DEQUANTIZERS, INTEGER_OPS, QUANTIZERS, is_integer_op
+from bitwright.graph.quantizers import name_of, stored_weight
 from bitwright.targets.npu_operations import only_reader
 
 __all__ = ["expand_integer_operators"]

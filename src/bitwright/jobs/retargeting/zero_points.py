@@ -7,13 +7,13 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.assess.quantizers import Quantizer, Quantizers, name_of
-from bitwright.assess.verification.view import TargetView, type_of
 from bitwright.errors import ModelError
 from bitwright.graph import NameScope
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import add_initializer, drop_if_unused, graph_of
 from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
+from bitwright.graph.quantizers import Quantizer, Quantizers, name_of
+from bitwright.verification.view import TargetView, type_of
 
 __all__ = ["move_zero_points"]
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from bitwright import graph
 from bitwright._version import TOOL
 from bitwright.assess.judge.sequential import Drop
-from bitwright.assess.optimized.rounded import note_rounded
 from bitwright.errors import DataError
 from bitwright.jobs.opening import input_specs
 from bitwright.jobs.tuning.candidates import Made
@@ -27,6 +26,7 @@ from bitwright.jobs.tuning.search import BEST, Clock, Found, Search
 from bitwright.jobs.tuning.strategy import Strategy
 from bitwright.plan import QuantPlan
 from bitwright.support.wording import show_bytes
+from bitwright.verification.rounded import note_rounded
 
 __all__ = ["TuneRequest", "tune_model"]
 

@@ -2,7 +2,7 @@
 
 Each rule stands in a file under a name of its own. The planner reads it forward
 (`recipe.targeting`: which types, which pairs), `verify` backward
-(`assess.verification.target_rules`: what is there, and what is allowed).
+(`verification.target_rules`: what is there, and what is allowed).
 """
 
 from __future__ import annotations

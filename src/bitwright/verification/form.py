@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from bitwright.assess.optimized.graphs import optimize_model
-from bitwright.assess.optimized.other_cpu import depends_on_cpu, why_refused
-from bitwright.assess.optimized.reasons import find_unfused
-from bitwright.assess.optimized.rounded import KEEP_FLOAT, find_rounded
-from bitwright.assess.quantizers import Quantizers, name_of
-from bitwright.assess.verification.findings import Finding
+from bitwright.decide.ops.unfused import find_unfused
 from bitwright.errors import ModelError
 from bitwright.graph import check_model, check_order, find_quantized_nodes
+from bitwright.graph.optimized import optimize_model
+from bitwright.graph.quantizers import Quantizers, name_of
+from bitwright.verification.findings import Finding
+from bitwright.verification.other_cpu import depends_on_cpu, why_refused
+from bitwright.verification.rounded import KEEP_FLOAT, find_rounded
 
 __all__ = [
     "check_domains",

@@ -6,12 +6,12 @@ from collections.abc import Container, Sequence
 
 import onnx_ir as ir
 
-from bitwright.assess.optimized.coverage import multiply_adds
-from bitwright.assess.quantizers import name_of
-from bitwright.assess.verification.findings import Finding
-from bitwright.assess.verification.residence import Residence
-from bitwright.assess.verification.view import TargetView
+from bitwright.decide.ops.multiply_adds import multiply_adds
 from bitwright.graph.quantized_ops import is_integer_op
+from bitwright.graph.quantizers import name_of
+from bitwright.verification.findings import Finding
+from bitwright.verification.residence import Residence
+from bitwright.verification.view import TargetView
 
 __all__ = ["count_partitions", "find_residence"]
 

@@ -11,8 +11,8 @@ from support.models import build, info, node
 from support.pair_models import make_conv, make_product
 
 from bitwright import graph, verify
-from bitwright.assess.quantizers import Quantizers
-from bitwright.assess.verification.arithmetic import _largest_pairs, _largest_sum, find_products
+from bitwright.graph.quantizers import Quantizers
+from bitwright.verification.arithmetic import _largest_pairs, _largest_sum, find_products
 
 
 def product_of(model):

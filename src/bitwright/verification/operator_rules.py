@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.assess.quantizers import Quantizer, name_of
-from bitwright.assess.verification.view import Breach, TargetView, integers_of, type_of
 from bitwright.decide.ops import CONVOLUTIONS, OPERATORS
 from bitwright.decide.ops.residuals import find_skip_input
 from bitwright.graph.constants import is_constant
 from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
+from bitwright.graph.quantizers import Quantizer, name_of
 from bitwright.targets import rules
 from bitwright.targets.npu_operations import clip_bounds, only_reader
+from bitwright.verification.view import Breach, TargetView, integers_of, type_of
 
 __all__ = [
     "find_activations",

@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from bitwright.assess.quantizers import (
+from bitwright.graph.quantizers import (
     QuantizationParameters,
     Quantizers,
     position_of,

@@ -6,7 +6,6 @@ pairs is an integer product only where it became a QLinearConv there.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,18 +13,14 @@ from typing import Any
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.assess.optimized.graphs import OptimizedModel, optimize_model
-from bitwright.decide.ops import LINEAR_OPS
+from bitwright.decide.ops.multiply_adds import is_product, multiply_adds
 from bitwright.errors import ModelError
 from bitwright.graph import clone_model, infer_shapes, set_input_shapes
-from bitwright.graph.constants import input_at
+from bitwright.graph.optimized import OptimizedModel, optimize_model
 from bitwright.graph.quantized_ops import INTEGER_OPS
 
-__all__ = ["Coverage", "count_products", "find_coverage", "measure_coverage", "multiply_adds"]
+__all__ = ["Coverage", "count_products", "find_coverage", "measure_coverage"]
 
-_ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention"})
-_RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
-_PRODUCTS = frozenset(LINEAR_OPS) | _ATTENTION | _RECURRENT
 _INTEGER_LEVEL = 4
 """The accuracy level at which MatMulNBits rounds activations to int8; below, it is float."""
 
@@ -114,24 +109,16 @@ def count_products(optimized: OptimizedModel) -> Coverage:
     origins = optimized.origins()
     counts: list[tuple[bool, int | None]] = []
     for node in optimized.model.graph.all_nodes():
-        if _computed_op(node) not in _PRODUCTS:
+        if not is_product(node):
             continue
         # In layouts of its own the runtime knows no shapes, and fills channels up to whole blocks.
         origin = origins.get(node, node)
-        counted = origin if _computed_op(origin) in _PRODUCTS else node
-        counts.append((_is_integer(node), _multiply_adds(counted)))
+        counted = origin if is_product(origin) else node
+        counts.append((_is_integer(node), multiply_adds(counted)))
     integers = [count for is_integer, count in counts if is_integer]
     return Coverage(
         len(counts), len(integers), _total([count for _, count in counts]), _total(integers)
     )
-
-
-def _computed_op(node: ir.Node) -> str:
-    """Return the float operator whose work a node does, also one that is fused with more."""
-    row = INTEGER_OPS.get(node.op_type)
-    op = node.op_type if row is None else row.computes
-    op = op.removeprefix("Nhwc").removeprefix("Fused").removeprefix("Transpose")
-    return op.removesuffix("Activation")
 
 
 def _is_integer(node: ir.Node) -> bool:
@@ -144,59 +131,3 @@ def _is_integer(node: ir.Node) -> bool:
 def _total(counts: Sequence[int | None]) -> int | None:
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None
-
-
-def multiply_adds(node: ir.Node, *, open_size: int | None = None) -> int | None:
-    """Return how many products a node adds up, 0 for another operator; None: a shape is not known.
-
-    Open sizes count as `open_size`, where one is given.
-
-    >>> multiply_adds(ir.node("Relu", [ir.val("x")]))
-    0
-    """
-    if _computed_op(node) not in _PRODUCTS:
-        return 0
-    return _multiply_adds(node, open_size)
-
-
-def _multiply_adds(node: ir.Node, open_size: int | None = None) -> int | None:
-    """Return how many products a node adds up, or None where a shape is not known."""
-    op = _computed_op(node)
-    source, result = _shape(input_at(node, 0), open_size), _shape(node.outputs[0], open_size)
-    row = INTEGER_OPS.get(node.op_type)
-    place = 1 if row is None or row.weight is None else row.weight[0]
-    weight = _shape(input_at(node, place), open_size)
-    if source is None or result is None:
-        return None
-    if op in _ATTENTION:
-        return _attention(op, source, weight)
-    if op in _RECURRENT:
-        again = _shape(input_at(node, 2), open_size)
-        if weight is None or again is None:
-            return None
-        return math.prod(source[:2]) * (math.prod(weight) + math.prod(again))
-    if op == "ConvTranspose":
-        return None if weight is None else math.prod(source) * math.prod(weight[1:])
-    if op == "Conv":
-        return None if weight is None else math.prod(result) * math.prod(weight[1:])
-    transposed = node.attributes.get("transA")
-    is_transposed = transposed is not None and bool(transposed.value) and len(source) > 1
-    return math.prod(result) * source[-2 if is_transposed else -1]
-
-
-def _attention(op: str, source: list[int], weight: list[int] | None) -> int | None:
-    """Count the scores and what they weigh; com.microsoft's Attention also projects its input."""
-    if len(source) != 3 or weight is None:
-        return None
-    batch, length, width = source
-    if op == "Attention" and len(weight) == 2:
-        return batch * length * (width * weight[1] + 2 * length * (weight[1] // 3))
-    return 2 * batch * length * weight[-2] * width if len(weight) == 3 else None
-
-
-def _shape(value: ir.Value | None, open_size: int | None = None) -> list[int] | None:
-    if value is None or value.shape is None:
-        return None
-    given = [size if isinstance(size, int) else open_size for size in value.shape]
-    sizes = [size for size in given if size is not None]
-    return sizes if len(sizes) == len(value.shape) else None

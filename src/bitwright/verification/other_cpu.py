@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from bitwright.assess.optimized.graphs import optimize_model
 from bitwright.errors import ModelError
 from bitwright.graph.constants import input_at
+from bitwright.graph.optimized import optimize_model
 from bitwright.plan import QuantPlan
 from bitwright.targets.host import detect_cpu
 

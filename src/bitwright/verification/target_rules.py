@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from bitwright.assess.verification import (
+from bitwright.targets import rules
+from bitwright.verification import (
     attribute_rules,
     operator_rules,
     product_rules,
     tensor_rules,
 )
-from bitwright.assess.verification.findings import Finding
-from bitwright.assess.verification.view import Breach, TargetView
-from bitwright.targets import rules
+from bitwright.verification.findings import Finding
+from bitwright.verification.view import Breach, TargetView
 
 __all__ = ["CHECKS", "check_rules"]
 

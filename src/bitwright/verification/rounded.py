@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 import onnx_ir as ir
 
-from bitwright.assess.optimized.graphs import OptimizedModel, optimize_model
 from bitwright.decide.ops import LINEAR_OPS
 from bitwright.graph.constants import is_constant
+from bitwright.graph.optimized import OptimizedModel, optimize_model
 from bitwright.plan import QuantPlan
 
 __all__ = ["KEEP_FLOAT", "describe_rounded", "find_rounded", "note_rounded"]

@@ -8,10 +8,15 @@ from functools import partial
 
 import onnx_ir as ir
 
-from bitwright.assess.quantizers import Quantizers
-from bitwright.assess.verification.arithmetic import check_accumulators, check_saturation
-from bitwright.assess.verification.findings import Finding, Verification
-from bitwright.assess.verification.form import (
+from bitwright.errors import TargetError, did_you_mean
+from bitwright.graph import infer_shapes
+from bitwright.graph.quantizers import Quantizers
+from bitwright.targets import CPU, NPU_CNN, Target, find_target
+from bitwright.targets.host import detect_cpu, on_host
+from bitwright.targets.rules import Consequence
+from bitwright.verification.arithmetic import check_accumulators, check_saturation
+from bitwright.verification.findings import Finding, Verification
+from bitwright.verification.form import (
     check_domains,
     check_form,
     check_node_order,
@@ -20,27 +25,22 @@ from bitwright.assess.verification.form import (
     check_quantized,
     check_runtime,
 )
-from bitwright.assess.verification.npu import (
+from bitwright.verification.npu import (
     check_granularity,
     check_limits,
     check_powers_of_two,
     check_shapes,
     check_types,
 )
-from bitwright.assess.verification.parameters import (
+from bitwright.verification.parameters import (
     check_biases,
     check_scales,
     check_zero_points,
 )
-from bitwright.assess.verification.partitions import find_residence
-from bitwright.assess.verification.residence import Residence
-from bitwright.assess.verification.target_rules import check_rules
-from bitwright.assess.verification.view import TargetView
-from bitwright.errors import TargetError, did_you_mean
-from bitwright.graph import infer_shapes
-from bitwright.targets import CPU, NPU_CNN, Target, find_target
-from bitwright.targets.host import detect_cpu, on_host
-from bitwright.targets.rules import Consequence
+from bitwright.verification.partitions import find_residence
+from bitwright.verification.residence import Residence
+from bitwright.verification.target_rules import check_rules
+from bitwright.verification.view import TargetView
 
 __all__ = ["CPUS", "Finding", "Residence", "Verification", "detect_cpu", "verify_model"]
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import onnx_ir as ir
 
-from bitwright.assess.quantizers import Quantizer, Quantizers, name_of
-from bitwright.assess.verification.findings import Finding
 from bitwright.decide.ops import OPERATORS
 from bitwright.graph.constants import input_at, is_constant
 from bitwright.graph.quantized_ops import DEQUANTIZERS, FIX_NEURONS, QUANTIZERS
+from bitwright.graph.quantizers import Quantizer, Quantizers, name_of
 from bitwright.numerics.types import QTYPES, QType
 from bitwright.targets.rules import Role, Rule
+from bitwright.verification.findings import Finding
 
 __all__ = ["Breach", "TargetView", "integers_of", "type_names", "type_of"]
 

@@ -8,9 +8,9 @@ import pytest
 from support.pair_models import Pairs
 
 import bitwright
-from bitwright.assess.optimized import other_cpu
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
+from bitwright.verification import other_cpu
 
 
 def make_product(kind="int8", opset=21):

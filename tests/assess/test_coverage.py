@@ -12,7 +12,7 @@ import pytest
 from support.models import as_proto, build, make_cnn, make_samples, make_transformer, node, weight
 
 import bitwright
-from bitwright.assess.optimized.coverage import Coverage, measure_coverage
+from bitwright.assess.coverage import Coverage, measure_coverage
 from bitwright.graph import load_model
 
 FLOAT_KERNELS = {"Conv", "FusedConv", "Gemm", "FusedGemm", "MatMul", "FusedMatMul"}

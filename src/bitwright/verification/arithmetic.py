@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.assess.quantizers import Quantizers, name_of
-from bitwright.assess.verification.findings import Finding
 from bitwright.decide.ops import CONVOLUTIONS, op_types
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.quantized_ops import INTEGER_OPS, IntegerOp
+from bitwright.graph.quantizers import Quantizers, name_of
+from bitwright.verification.findings import Finding
 
 __all__ = ["Product", "check_accumulators", "check_saturation", "find_products"]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from xml.etree import ElementTree
 
-from bitwright.assess.notebook import html_tables
-from bitwright.assess.verification.residence import Residence
+from bitwright.support.showing import html_tables
 from bitwright.support.wording import counted
 from bitwright.targets.rules import Consequence
+from bitwright.verification.residence import Residence
 
 __all__ = ["Finding", "FindingLevel", "Verification"]
 
@@ -128,6 +128,35 @@ class Verification:
                 for f in self.findings
             ],
             "residence": None if self.residence is None else self.residence.to_dict(),
+        }
+
+    def summarize(self) -> dict[str, Any]:
+        """Return the verdict as plain data, with one row for what is the same of several nodes.
+
+        >>> Verification("cpu", ("scale",), ()).summarize()["level"]
+        'good'
+        """
+        rows: dict[tuple[str, ...], list[str]] = {}
+        for finding in self.findings:
+            key = (finding.level, finding.rule, finding.consequence or "", finding.message)
+            rows.setdefault((*key, finding.remedy), []).append(finding.node)
+        return {
+            "name": self.target,
+            "level": "poor" if self.errors else "usable" if self.warnings else "good",
+            "sentence": self.describe(),
+            "rules": len(self.rules),
+            "residence": None if self.residence is None else self.residence.to_dict(),
+            "findings": [
+                {
+                    "level": level,
+                    "rule": rule,
+                    "consequence": consequence,
+                    "message": message,
+                    "remedy": remedy or None,
+                    "nodes": nodes,
+                }
+                for (level, rule, consequence, message, remedy), nodes in rows.items()
+            ],
         }
 
     def to_junit(self, *, strict: bool = False, allow: Collection[str] = ()) -> str:

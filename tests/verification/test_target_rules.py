@@ -4,11 +4,11 @@ is named by rule, node, what was found, what is allowed, consequence and fix, th
 import pytest
 from support.rule_models import MAKERS, make_models
 
-from bitwright.assess.quantizers import Quantizers
-from bitwright.assess.verification.target_rules import CHECKS, check_rules
-from bitwright.assess.verification.view import TargetView
+from bitwright.graph.quantizers import Quantizers
 from bitwright.targets import TARGETS, find_target
 from bitwright.targets.rules import Rule
+from bitwright.verification.target_rules import CHECKS, check_rules
+from bitwright.verification.view import TargetView
 
 
 def every_rule():

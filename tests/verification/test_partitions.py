@@ -5,11 +5,11 @@ import onnx_ir as ir
 import pytest
 from support.models import build, node, normal
 
-from bitwright.assess.quantizers import Quantizers
-from bitwright.assess.verification.findings import Finding
-from bitwright.assess.verification.partitions import find_residence
-from bitwright.assess.verification.view import TargetView
 from bitwright.graph import infer_shapes
+from bitwright.graph.quantizers import Quantizers
+from bitwright.verification.findings import Finding
+from bitwright.verification.partitions import find_residence
+from bitwright.verification.view import TargetView
 
 
 @pytest.fixture

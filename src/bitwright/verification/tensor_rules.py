@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.assess.quantizers import Quantizer, name_of
-from bitwright.assess.verification.view import Breach, TargetView, integers_of, type_names, type_of
 from bitwright.decide.ops import OPERATORS
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.quantized_ops import QUANTIZERS
+from bitwright.graph.quantizers import Quantizer, name_of
 from bitwright.targets import rules
+from bitwright.verification.view import Breach, TargetView, integers_of, type_names, type_of
 
 __all__ = [
     "find_axes",

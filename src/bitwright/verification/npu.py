@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
-from bitwright.assess.quantizers import Quantizers, name_of, position_of
-from bitwright.assess.verification.findings import Finding
 from bitwright.decide.ops import op_types
+from bitwright.graph.quantizers import Quantizers, name_of, position_of
 from bitwright.targets import NPU_CNN
 from bitwright.targets.npu_limits import NpuOperation
 from bitwright.targets.npu_operations import find_npu_operations, why_not_fixed
+from bitwright.verification.findings import Finding
 
 __all__ = [
     "check_granularity",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bitwright.assess.quantizers import name_of
-from bitwright.assess.verification.view import Breach, TargetView
 from bitwright.graph.constants import constant_of, input_at, is_constant
+from bitwright.graph.quantizers import name_of
 from bitwright.targets import rules
+from bitwright.verification.view import Breach, TargetView
 
 __all__ = [
     "find_attribute_sets",

@@ -15,9 +15,9 @@ from support.pair_models import Pairs, make_conv
 
 import bitwright
 from bitwright import graph, verify
-from bitwright.assess.verification import _CONSEQUENCES
 from bitwright.errors import TargetError
 from bitwright.targets import NPU_CNN
+from bitwright.verification import _CONSEQUENCES
 
 DIALECTS = {
     "": ("QuantizeLinear", "DequantizeLinear"),

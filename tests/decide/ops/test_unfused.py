@@ -10,8 +10,8 @@ import pytest
 from support.pair_models import make_binary, make_conv, make_product, make_unary
 
 from bitwright import graph
-from bitwright.assess.optimized.graphs import optimize_model
-from bitwright.assess.optimized.reasons import find_unfused
+from bitwright.decide.ops.unfused import find_unfused
+from bitwright.graph.optimized import optimize_model
 
 FUSED = {
     "conv": make_conv(),

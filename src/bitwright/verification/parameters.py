@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.assess.quantizers import Quantizer, Quantizers, name_of
-from bitwright.assess.verification.findings import Finding
-from bitwright.assess.verification.view import TargetView
 from bitwright.decide.ops import LINEAR_OPS, OPERATORS
 from bitwright.graph.constants import constant_of
+from bitwright.graph.quantizers import Quantizer, Quantizers, name_of
+from bitwright.verification.findings import Finding
+from bitwright.verification.view import TargetView
 
 __all__ = ["check_biases", "check_scales", "check_zero_points"]
 

@@ -1,7 +1,7 @@
 """Nodes between Q/DQ pairs that ONNX Runtime does not fuse and so runs in float, with the reason.
 
 The rules are those of its CPU provider (QDQ selectors), each seen by optimizing a model that
-breaks just this one; `tests/assess/optimized` does it again with the installed version.
+breaks just this one; `tests/decide/ops/test_unfused.py` does it again with the installed version.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.assess.optimized.graphs import OptimizedModel
-from bitwright.assess.quantizers import Quantizer, Quantizers, name_of
 from bitwright.decide.ops import OPERATORS, OpRule, op_types
+from bitwright.graph.optimized import OptimizedModel
 from bitwright.graph.quantized_ops import INTEGER_OPS, is_integer_op
+from bitwright.graph.quantizers import Quantizer, Quantizers, name_of
 
 __all__ = ["LINEAR_QUANTIZERS", "Unfused", "find_unfused"]
 

@@ -12,10 +12,10 @@ from support.pair_models import Pairs
 
 import bitwright
 from bitwright import graph
-from bitwright.assess.optimized.graphs import optimize_model
-from bitwright.assess.optimized.rounded import find_rounded, note_rounded
+from bitwright.graph.optimized import optimize_model
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
+from bitwright.verification.rounded import find_rounded, note_rounded
 
 
 def make_layer(

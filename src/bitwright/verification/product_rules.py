@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from bitwright.assess.quantizers import Quantizer, name_of
-from bitwright.assess.verification.view import Breach, TargetView, type_names, type_of
 from bitwright.decide.ops.product_sizes import is_first, why_too_small
 from bitwright.graph.constants import input_at
 from bitwright.graph.quantized_ops import QUANTIZERS
+from bitwright.graph.quantizers import Quantizer, name_of
 from bitwright.targets import rules
+from bitwright.verification.view import Breach, TargetView, type_names, type_of
 
 __all__ = [
     "find_blocked_products",
