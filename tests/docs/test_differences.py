@@ -13,7 +13,7 @@ from bitwright.compat.differences import Difference
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "write_differences.py"))
-PACKAGES = ("nncf", "onnxruntime", "vai_q_onnx", "quark", "neural_compressor")
+PACKAGES = ("onnxruntime",)
 
 
 def tables(package):
@@ -28,7 +28,6 @@ ROWS = [(package, row) for package in PACKAGES for t in tables(package).values()
 @pytest.mark.parametrize("guide", SCRIPT["GUIDES"], ids=lambda path: path.name)
 def test_the_tables_of_the_guides_are_up_to_date(guide):
     text = guide.read_text(encoding="utf-8")
-    assert SCRIPT["TABLE"].search(text)
     assert SCRIPT["filled"](text) == text, "run `make guides`"
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bitwright.compat.neural_compressor.differences import IGNORED
 from bitwright.errors import DataError
+from bitwright.support.notices import warn_user
 
 __all__ = ["DataLoader"]
 
@@ -51,7 +51,9 @@ class DataLoader:
             ("distributed", distributed),
         ):
             if given:
-                IGNORED.warn(f"{name} of DataLoader", "samples are read in order, in this process")
+                warn_user(
+                    f"{name} of DataLoader is ignored: samples are read in order, in this process."
+                )
         self.dataset = dataset
         self.batch_size = batch_size
         self.last_batch = last_batch

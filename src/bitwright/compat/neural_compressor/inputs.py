@@ -10,10 +10,10 @@ import onnxruntime
 
 from bitwright import graph
 from bitwright.compat.model_wrapper import ONNXModel
-from bitwright.compat.neural_compressor.differences import NO_PROVIDER
 from bitwright.data import Sample, open_data
 from bitwright.errors import DataError
 from bitwright.jobs.opening import input_specs
+from bitwright.support.notices import warn_user
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +74,7 @@ def available_providers(providers: Sequence[str]) -> list[str]:
     known = onnxruntime.get_available_providers()
     for provider in providers:
         if provider not in known:
-            NO_PROVIDER.warn(provider)
+            warn_user(f"{provider} is left out: this ONNX Runtime does not have it.")
     return [each for each in providers if each in known] or ["CPUExecutionProvider"]
 
 

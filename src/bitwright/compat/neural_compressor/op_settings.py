@@ -9,16 +9,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from bitwright.compat.neural_compressor.differences import (
-    HALVES,
-    SCHEMES,
-    UNMATCHED,
-    WHOLE_MODEL,
-)
 from bitwright.compat.options import ignore_unknown, read_mapping
 from bitwright.errors import RecipeError
 from bitwright.graph.constants import input_at
 from bitwright.recipe import Entropy, MinMax, Override, Percentile, RangeMethod, Recipe
+from bitwright.support.notices import warn_user
 
 __all__ = ["OpSetting", "apply_op_settings", "as_pattern", "setting_by_node"]
 
@@ -33,6 +28,7 @@ _RANGES: dict[str, RangeMethod] = {
 _OF_WEIGHTS = ("bits", "group_size")
 _Options = Mapping[str, Sequence[Any]]
 _GRANULARITIES = ("per_channel", "per_tensor")
+_SCHEMES = (("weights", "sym"), ("activations", "asym"))
 _OBSERVED = ("Conv", "FusedConv", "MatMul", "Gemm", "Attention")
 
 
@@ -67,11 +63,14 @@ def apply_op_settings(
     """
     settings = setting_by_node(model, by_type, by_name)
     nodes = {node.name or "": node for node in model.graph.all_nodes()}
-    for of_weights, of_activations in {one.schemes: None for one in settings.values()}:
-        if of_weights == "asym":
-            SCHEMES.warn("scheme 'asym' of weights")
-        if of_activations == "sym":
-            SCHEMES.warn("scheme 'sym' of activations")
+    for schemes in {one.schemes: None for one in settings.values()}:
+        for what, given, usual in zip(
+            ("weights", "activations"), schemes, ("sym", "asym"), strict=True
+        ):
+            if given not in (None, usual):
+                warn_user(
+                    f"scheme {given!r} of {what} is ignored: it is there, too, for ONNX models."
+                )
     floats = [name for name, setting in settings.items() if setting.keep_float]
     whole, names = _by_whole_types(nodes, floats)
     changes: dict[str, Any] = {
@@ -118,7 +117,9 @@ def setting_by_node(model: ir.Model, by_type: Any, by_name: Any) -> dict[str, Op
         for pattern, setting in _read(option, given):
             fits = [node for node in nodes if pattern.fullmatch(str(getattr(node, label)))]
             if not fits:
-                UNMATCHED.warn(f"{option} {pattern.pattern!r}")
+                warn_user(
+                    f"{option} {pattern.pattern!r} is ignored: nothing in the model is called so."
+                )
             for node in fits:
                 name = node.name or ""
                 found[name] = found.get(name, OpSetting()).merged(setting)
@@ -152,7 +153,10 @@ def _setting(weight: _Options, activation: _Options, where: str) -> OpSetting:
     of_weights = {name: next(iter(weight.get(name, ())), None) for name in _OF_WEIGHTS}
     dtypes = [*weight.get("dtype", ()), *activation.get("dtype", ())]
     if "fp32" not in dtypes and any(dtype in _FLOATS for dtype in dtypes):
-        HALVES.warn(f"a dtype{where}")
+        warn_user(
+            f"a dtype{where} stands for fp32: few CPU kernels compute in halves, and a cast is no "
+            "quantization."
+        )
     # Activations stay float anyway where weights alone are quantized.
     alone = algorithm is not None or any(value is not None for value in of_weights.values())
     counted = weight.get("dtype", ()) if alone else dtypes
@@ -196,5 +200,8 @@ def _ranges(nodes: Mapping[str, ir.Node], settings: Mapping[str, OpSetting]) -> 
         if node.op_type in _OBSERVED and settings.get(key, OpSetting()).ranges != name
     ]
     if others:
-        WHOLE_MODEL.warn(f"algorithm {name!r}")
+        warn_user(
+            f"algorithm {name!r} is that of all activations: a tensor between two operators has "
+            "one range."
+        )
     return {"ranges": _RANGES[str(name)]}

@@ -7,10 +7,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from bitwright.compat.neural_compressor.differences import ALPHAS, IGNORED
 from bitwright.compat.neural_compressor.op_settings import as_pattern
 from bitwright.compat.options import Read, ignore_unknown, read_mapping, read_op_types, read_switch
 from bitwright.recipe import Recipe, SmoothQuant
+from bitwright.support.notices import warn_user
 
 __all__ = ["apply_switches"]
 
@@ -34,7 +34,7 @@ def apply_switches(recipe: Recipe, model: ir.Model, given: Any) -> Recipe:
     switches = ignore_unknown(read_mapping("recipes", given, "switches"), known, " in recipes")
     for name, (usual, why) in _NOT_HERE.items():
         if switches.get(name) not in (None, usual):
-            IGNORED.warn(f"{name} of recipes", why)
+            warn_user(f"{name} of recipes is ignored: {why}.")
     for name, change in _SWITCHES.items():
         if switches.get(name) is not None:
             recipe = change(recipe, model, switches)
@@ -47,11 +47,16 @@ def _smooth(recipe: Recipe, model: ir.Model, given: Mapping[str, Any]) -> Recipe
     arguments = read_mapping("smooth_quant_args", given.get("smooth_quant_args"), "arguments")
     for name in arguments:
         if name not in _OF_SMOOTHING:
-            IGNORED.warn(f"{name} of smooth_quant_args", "SmoothQuant has no such option here")
+            warn_user(
+                f"{name} of smooth_quant_args is ignored: SmoothQuant has no such option here."
+            )
     alpha = arguments.get("alpha", 0.5)
     if isinstance(alpha, list | tuple):
         if len(alpha) > 1:
-            ALPHAS.warn("a list of alphas")
+            warn_user(
+                "a list of alphas is taken as 'auto': each layer gets the alpha with the least "
+                "error."
+            )
         alpha = alpha[0] if len(alpha) == 1 else "auto"
     folding = read_switch("folding", arguments.get("folding", True))
     return recipe.replace(smooth=SmoothQuant(alpha=alpha, folding=folding))
@@ -65,9 +70,9 @@ def _correct_biases(recipe: Recipe, model: ir.Model, given: Mapping[str, Any]) -
 def _optimize(recipe: Recipe, model: ir.Model, given: Mapping[str, Any]) -> Recipe:
     level = given["graph_optimization_level"]
     if level in ("ENABLE_EXTENDED", "ENABLE_ALL"):
-        IGNORED.warn(
-            f"graph_optimization_level {level!r} of recipes",
-            "the runtime fuses operators when it opens the result",
+        warn_user(
+            f"graph_optimization_level {level!r} of recipes is ignored: the runtime fuses "
+            "operators when it opens the result."
         )
     return recipe.replace(optimize=level != "DISABLE_ALL")
 
@@ -78,7 +83,7 @@ def _placed(option: str, field: str, read: Read = read_switch) -> _CHANGE:
     def change(recipe: Recipe, model: ir.Model, given: Mapping[str, Any]) -> Recipe:
         value = read(option, given[option])
         if value and recipe.output_format.integer_ops:
-            IGNORED.warn(f"{option} of recipes", "operators in integers have no pairs")
+            warn_user(f"{option} of recipes is ignored: operators in integers have no pairs.")
             return recipe
         return recipe.replace(place={field: value})
 

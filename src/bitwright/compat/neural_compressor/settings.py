@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bitwright.compat.neural_compressor.differences import CALIBRATION_SAMPLES
 from bitwright.compat.neural_compressor.tensors import is_symmetric
 from bitwright.compat.options import choice, ignore_unknown
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.graph import load_model, normalize, weight_of
 from bitwright.recipe import Nearest, WeightOverride
+from bitwright.support.notices import warn_user
 
 __all__ = ["NodeSettings", "nearest_overrides", "node_settings"]
 
@@ -50,7 +50,7 @@ def node_settings(weight_config: Mapping[str, Any]) -> dict[str, NodeSettings]:
     if not isinstance(weight_config, Mapping):
         raise RecipeError(f"weight_config is a dict of node names, not {weight_config!r}.")
     if _CALIBRATION in weight_config:
-        CALIBRATION_SAMPLES.warn(f"{_CALIBRATION} of weight_config")
+        warn_user(f"{_CALIBRATION} of weight_config is ignored: n_samples says how many are read.")
     return {
         name: _read(name, given) for name, given in weight_config.items() if name != _CALIBRATION
     }

@@ -29,7 +29,6 @@ from bitwright.compat.options import (
     when_on,
 )
 from bitwright.compat.vai_q_onnx.blocks import block_rounding
-from bitwright.compat.vai_q_onnx.differences import SIMPLIFY_MODEL
 from bitwright.compat.vai_q_onnx.enums import read_type
 from bitwright.compat.vai_q_onnx.finetuning import read_fast_finetune
 from bitwright.errors import RecipeError
@@ -112,10 +111,13 @@ def _read_op_type_pairs(what: str, given: Any) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(pair) for pair in given)
 
 
+_CLEAN_UP = "optimize_model=False switches off all that cleans up"
+
+
 def _simplify(what: str, given: Any) -> Changes:
     # There it is one of two passes that clean up; without it the other still runs.
     if not read_switch(what, given):
-        SIMPLIFY_MODEL.warn(what)
+        warn_user(f"{what} has no effect: {_CLEAN_UP}.")
     return {}
 
 
@@ -199,7 +201,7 @@ OPTIONS: dict[str, Row] = {
     "FoldRelu": to("place.keep_activations", negated),
     # Rewrites of the float graph
     "RemoveInputInit": to("recipe.keep_defaults", negated),
-    "FoldBatchNorm": only(True, SIMPLIFY_MODEL.why),
+    "FoldBatchNorm": only(True, _CLEAN_UP),
     "SimplifyModel": _simplify,
     # `compat.quark` reads it; a warning is the caller's to filter otherwise.
     "IgnoreWarnings": checked(read_switch),

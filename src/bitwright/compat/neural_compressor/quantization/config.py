@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from bitwright.compat.neural_compressor.differences import IGNORED
 from bitwright.compat.neural_compressor.op_settings import OpSetting
 from bitwright.compat.neural_compressor.products import quantize_products, weight_config_of
+from bitwright.support.notices import warn_user
 
 if TYPE_CHECKING:
     from bitwright.compat.model_wrapper import ONNXModel
@@ -68,7 +68,9 @@ class WeightOnlyConfig:
     ) -> ONNXModel:
         """Return a model quantized by it; `products` has op types of products by their names."""
         if getattr(self, "layer_wise_quant", False):
-            IGNORED.warn("layer_wise_quant", "weights are read one after the other in any case")
+            warn_user(
+                "layer_wise_quant is ignored: weights are read one after the other in any case."
+            )
         settings = {name: self._setting(name, op_type) for name, op_type in products.items()}
         config = weight_config_of(
             list(products), settings, last=bool(getattr(self, "quant_last_matmul", True))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.config import PostTrainingQuantConfig
-from bitwright.compat.neural_compressor.differences import IGNORED
 from bitwright.compat.neural_compressor.inputs import prepare_inputs, source_of
 from bitwright.compat.neural_compressor.metric import evaluation_of
 from bitwright.compat.neural_compressor.op_settings import apply_op_settings, setting_by_node
@@ -18,6 +17,7 @@ from bitwright.compat.neural_compressor.products import (
     weight_config_of,
 )
 from bitwright.compat.neural_compressor.quantization.within_loss import (
+    TUNED_FOR_CPU,
     closest,
     first_within,
     tune_within,
@@ -26,6 +26,7 @@ from bitwright.compat.neural_compressor.recipe_switches import apply_switches
 from bitwright.errors import DataError, RecipeError
 from bitwright.graph import load_model, normalize
 from bitwright.recipe import Recipe, load_recipe
+from bitwright.support.notices import warn_user
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -72,10 +73,10 @@ def fit(
     if calib_func is not None:
         raise RecipeError("calib_func has no form for ONNX models; give calib_dataloader.")
     for name in kwargs:
-        IGNORED.warn(f"option {name!r}")
+        warn_user(f"option {name!r} is ignored: {TUNED_FOR_CPU}.")
     for name, usual in _UNREAD.items():
         if getattr(conf, name) not in usual:
-            IGNORED.warn(f"{name} {getattr(conf, name)!r}")
+            warn_user(f"{name} {getattr(conf, name)!r} is ignored: {TUNED_FOR_CPU}.")
     evaluate = _evaluation(eval_func, eval_dataloader, eval_metric)
     if conf.mode == "weight_only":
         return _fit_weights(model, conf, calib_dataloader, evaluate)
@@ -112,7 +113,7 @@ def recipe_of(conf: PostTrainingQuantConfig, model: ir.Model) -> Recipe:
             recipe, model, conf.op_type_dict, conf.op_name_dict, dynamic=True
         )
         for name in conf.recipes or {}:
-            IGNORED.warn(f"{name} of recipes", "a dynamic model has no ranges and no pairs")
+            warn_user(f"{name} of recipes is ignored: a dynamic model has no ranges and no pairs.")
         return recipe.replace(select={"unknown_names": "warn"})
     recipe = load_recipe("int8-per-channel").replace(
         name="fit", reduce_range=bool(conf.reduce_range), format=conf.format
@@ -162,7 +163,9 @@ def _fit_weights(
     arguments = {name: recipes.get(f"{name.lower()}_args") or {} for name in ("RTN", "GPTQ", "AWQ")}
     for name in recipes:
         if name not in ("rtn_args", "gptq_args", "awq_args"):
-            IGNORED.warn(f"{name} of recipes", "it is about models with quantized activations")
+            warn_user(
+                f"{name} of recipes is ignored: it is about models with quantized activations."
+            )
 
     def made(config: dict[str, Any]) -> ONNXModel:
         return quantize_products(model, config, arguments, loader, conf.samples)

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.config import AccuracyCriterion
-from bitwright.compat.neural_compressor.differences import IGNORED
 from bitwright.compat.neural_compressor.inputs import prepare_inputs, source_of
 from bitwright.compat.neural_compressor.products import product_types
 from bitwright.compat.neural_compressor.quantization.config import WeightOnlyConfig
 from bitwright.compat.neural_compressor.quantization.within_loss import (
+    TUNED_FOR_CPU,
     closest,
     first_within,
     tune_within,
 )
 from bitwright.errors import DataError
+from bitwright.support.notices import warn_user
 
 if TYPE_CHECKING:
     import onnx
@@ -69,9 +70,9 @@ def autotune(
     'MatMulNBits'
     """
     if tune_config.sampler is not None:
-        IGNORED.warn("sampler")
+        warn_user(f"sampler is ignored: {TUNED_FOR_CPU}.")
     if getattr(optimization_level, "name", None) not in (None, "ORT_ENABLE_BASIC"):
-        IGNORED.warn(f"optimization_level {optimization_level.name}")
+        warn_user(f"optimization_level {optimization_level.name} is ignored: {TUNED_FOR_CPU}.")
     criterion = AccuracyCriterion(tolerable_loss=tune_config.tolerable_loss)
     evaluate = _ByPath(eval_fn, tuple(eval_args or ()), model_input)
     trials = _expanded(tune_config.config_set)[: tune_config.max_trials]

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.config import AccuracyCriterion
-from bitwright.compat.neural_compressor.differences import MISSED
 from bitwright.compat.neural_compressor.inputs import source_of
+from bitwright.support.notices import warn_user
 
 if TYPE_CHECKING:
     from bitwright.jobs.tuning.result import TuneResult
 
-__all__ = ["Once", "closest", "first_within", "tune_within"]
+__all__ = ["TUNED_FOR_CPU", "Once", "closest", "first_within", "tune_within"]
+
+TUNED_FOR_CPU = "models are tuned for ONNX Runtime's CPU kernels"
+"""Why options about devices, backends and other ways to search or run are ignored."""
 
 _MIN_SAMPLES = 16
 
@@ -66,10 +69,10 @@ def closest(result: TuneResult) -> ONNXModel | None:
     if result.met:
         return ONNXModel(result.model, result.plan)
     if result.is_float:
-        MISSED.warn("a model with anything quantized")
+        _warn_of_missed("a model with anything quantized")
         return None
     measured = result.point.measured
-    _warn_of_missed(None if measured is None else measured.drop)
+    _warn_of_missed(_closest(None if measured is None else measured.drop))
     return None
 
 
@@ -91,10 +94,17 @@ def first_within(
         if drop <= allowed:
             return made
         least = drop if least is None else min(least, drop)
-    _warn_of_missed(least)
+    _warn_of_missed(_closest(least))
     return None
 
 
-def _warn_of_missed(drop: float | None) -> None:
+def _closest(drop: float | None) -> str:
     fell = "more than that" if drop is None else f"{drop:.3g}"
-    MISSED.warn(f"the closest model, whose metric falls by {fell},")
+    return f"the closest model, whose metric falls by {fell},"
+
+
+def _warn_of_missed(model: str) -> None:
+    warn_user(
+        f"{model} is not returned: it is not within the tolerable loss; bitwright.tune gives it "
+        "all the same."
+    )

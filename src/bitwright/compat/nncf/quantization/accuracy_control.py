@@ -11,7 +11,6 @@ import numpy as np
 
 from bitwright.compat.nncf.common.quantization.structs import QuantizationPreset
 from bitwright.compat.nncf.data.dataset import Dataset, first_inputs
-from bitwright.compat.nncf.differences import MISSED, SEARCH
 from bitwright.compat.nncf.parameters import DropType, ModelType, TargetDevice
 from bitwright.compat.nncf.quantization.advanced_parameters import (
     AdvancedAccuracyRestorerParameters,
@@ -20,6 +19,7 @@ from bitwright.compat.nncf.quantization.advanced_parameters import (
 from bitwright.compat.nncf.quantization.translation import Options
 from bitwright.compat.nncf.scopes import IgnoredScope, naming_the_scope
 from bitwright.errors import DataError
+from bitwright.support.notices import warn_user
 
 if TYPE_CHECKING:
     import onnx
@@ -89,7 +89,10 @@ def quantize_with_accuracy_control(
     restorer = advanced_accuracy_restorer_parameters or AdvancedAccuracyRestorerParameters()
     for name in _OF_THE_SEARCH_THERE:
         if getattr(restorer, name) != getattr(AdvancedAccuracyRestorerParameters(), name):
-            SEARCH.warn(name)
+            warn_user(
+                f"{name} has no effect: error and cost of each unit are measured once, and a dozen "
+                "mixtures are evaluated at most."
+            )
     source, data = options.source(model), list(first_inputs(calibration_dataset, subset_size))
     with naming_the_scope(ignored_scope):
         recipe = options.recipe(source)
@@ -109,14 +112,19 @@ def quantize_with_accuracy_control(
             keep_quantized=True,  # as the peer, whose users know where their models will run
         )
     if result.is_float:
-        MISSED.warn("every model with anything quantized")
+        _warn_of_missed("every model with anything quantized")
     elif not result.met:
-        MISSED.warn(f"the quantized model, whose metric falls by {_shown(result.point.measured)},")
+        measured = result.point.measured
+        fell = "more than that" if measured is None else f"{measured.drop:.3g}"
+        _warn_of_missed(f"the quantized model, whose metric falls by {fell},")
     return ir.to_proto(result.model)
 
 
-def _shown(measured: Any) -> str:
-    return "more than that" if measured is None else f"{measured.drop:.3g}"
+def _warn_of_missed(model: str) -> None:
+    warn_user(
+        f"{model} misses max_drop: no mixture of types that was tried keeps the metric; this is "
+        "the closest model."
+    )
 
 
 def _numbered(dataset: Dataset) -> list[dict[str, Any]]:

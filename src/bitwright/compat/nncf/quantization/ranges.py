@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from bitwright.compat.nncf.differences import ENDS, NEAREST, UNREAD
 from bitwright.compat.nncf.errors import ParameterNotSupportedError
 from bitwright.compat.nncf.quantization.range_estimator import (
     AggregatorType,
@@ -14,8 +13,11 @@ from bitwright.compat.nncf.quantization.range_estimator import (
     StatisticsType,
 )
 from bitwright.recipe import MSE, MeanExtremes, MinMax, Percentile, RangeMethod
+from bitwright.support.notices import warn_user
 
-__all__ = ["Role", "range_method"]
+__all__ = ["UNREAD_THERE", "Role", "range_method"]
+
+UNREAD_THERE = "it has none for ONNX models there, either"
 
 _EXTREMES = (StatisticsType.MIN, StatisticsType.MAX, StatisticsType.ABS_MAX)
 
@@ -44,14 +46,16 @@ def range_method(given: RangeEstimatorParameters, role: Role) -> RangeMethod:
     ends = {"min": given.min, "max": given.max}
     for name, end in ends.items():
         if end.clipping_value is not None:
-            UNREAD.warn(f"clipping_value of {name} of {role.option}")
+            warn_user(f"clipping_value of {name} of {role.option} has no effect: {UNREAD_THERE}.")
     if AggregatorType.HISTOGRAM in (given.min.aggregator_type, given.max.aggregator_type):
         return _by_histogram(given, role)
     low = _method(_filled(given.min, role.usual.min), f"min of {role.option}", role)
     high = _method(_filled(given.max, role.usual.max), f"max of {role.option}", role)
     # Around zero, what is found for the maximum ends both sides, there as here.
     if low != high and not role.symmetric:
-        ENDS.warn(f"min of {role.option}")
+        warn_user(
+            f"min of {role.option} is found as the maximum is: a range method finds both ends."
+        )
     _warn_of_nearest(given.max, role)
     return high
 
@@ -97,4 +101,7 @@ def _warn_of_nearest(end: StatisticsCollectorParameters, role: Role) -> None:
     known = (None, AggregatorType.MIN, AggregatorType.MAX, AggregatorType.MEAN)
     is_extreme = end.statistics_type is None or end.statistics_type in _EXTREMES
     if end.aggregator_type not in known and is_extreme and not role.is_constant:
-        NEAREST.warn(f"{end.aggregator_type} of {role.option}")
+        warn_user(
+            f"{end.aggregator_type} of {role.option} is taken as the mean of extremes: one pass "
+            "keeps sums of extremes, not all of them; QUANTILE and HISTOGRAM clip outliers."
+        )

@@ -10,19 +10,6 @@ import onnx
 import onnx_ir as ir
 
 from bitwright.compat.nncf.common.quantization.structs import QuantizationPreset
-from bitwright.compat.nncf.differences import (
-    BATCHES,
-    BIASES,
-    CHANNELS,
-    CONVOLUTIONS,
-    DEVICE,
-    NARROW,
-    OUTPUTS,
-    PROPAGATION,
-    SIGNS,
-    UNREAD,
-    ZERO_POINTS,
-)
 from bitwright.compat.nncf.errors import ParameterNotSupportedError, ValidationError
 from bitwright.compat.nncf.onnx.quantization.backend_parameters import BackendParameters
 from bitwright.compat.nncf.parameters import ModelType, QuantizationMode, TargetDevice
@@ -36,11 +23,12 @@ from bitwright.compat.nncf.quantization.advanced_parameters import (
     QuantizationMode as QuantizationScheme,
 )
 from bitwright.compat.nncf.quantization.range_estimator import RangeEstimatorParametersSet
-from bitwright.compat.nncf.quantization.ranges import Role, range_method
+from bitwright.compat.nncf.quantization.ranges import UNREAD_THERE, Role, range_method
 from bitwright.compat.nncf.scopes import IgnoredScope, selection_of
 from bitwright.graph import load_model, normalize
 from bitwright.graph.constants import input_at
 from bitwright.recipe import Override, Placement, Recipe, SmoothQuant
+from bitwright.support.notices import warn_user
 
 __all__ = ["Options", "whole_model"]
 
@@ -121,25 +109,34 @@ class Options:
     def _warn_of_differences(self) -> None:
         """Warn of options that do nothing here, or something else."""
         if TargetDevice(self.target_device) not in _DEFAULT_DEVICES:
-            DEVICE.warn(f"target_device {str(self.target_device)!r}")
+            _warn_of(
+                f"target_device {str(self.target_device)!r}",
+                "the model is made for ONNX Runtime, whose kernels are what is measured",
+            )
         plain = AdvancedQuantizationParameters()
-        for name, row in _NOT_AS_THERE.items():
+        for name, why in _WITHOUT_EFFECT.items():
             given = getattr(self.advanced, name)
             if given != getattr(plain, name):
-                row.warn(f"{name} {given}")
+                _warn_of(f"{name} {given}", why)
         if self.advanced.batchwise_statistics is False:
-            BATCHES.warn("batchwise_statistics False")
+            _warn_of(
+                "batchwise_statistics False",
+                "what the dataset gives at once counts once; give single items",
+            )
 
     def _activations(self) -> tuple[bool, bool]:
         """Return whether activations are symmetric, and whether what a Relu gives is not."""
         given = _integers("activations", self.advanced.activations_quantization_params)
         where = "of activations_quantization_params"
         if given.per_channel:
-            CHANNELS.warn(f"per_channel {where}")
+            _warn_of(
+                f"per_channel {where}",
+                "ONNX Runtime's integer kernels take one scale for an activation",
+            )
         if given.narrow_range:
-            NARROW.warn(f"narrow_range {where}")
+            _warn_of(f"narrow_range {where}", _ALL_LEVELS)
         if given.signedness_to_force is False:
-            SIGNS.warn(f"signedness_to_force False {where}")
+            _warn_of(f"signedness_to_force False {where}", _SIGNS)
         usual = "mixed" if self._is_transformer else "performance"
         symmetric = QuantizationPreset(self.preset or usual) is QuantizationPreset.PERFORMANCE
         if given.mode is not None:
@@ -151,18 +148,21 @@ class Options:
         given = _integers("weights", self.advanced.weights_quantization_params)
         where = "of weights_quantization_params"
         if given.signedness_to_force is False:
-            SIGNS.warn(f"signedness_to_force False {where}")
+            _warn_of(f"signedness_to_force False {where}", _SIGNS)
         asymmetric = not _is_symmetric(given)
         # Symmetric weights have the same scale in a narrow range, and never the lowest level.
         if asymmetric and given.narrow_range:
-            NARROW.warn(f"narrow_range {where}")
+            _warn_of(f"narrow_range {where}", _ALL_LEVELS)
         if asymmetric and self.advanced.overflow_fix == OverflowFix.ENABLE:
             raise ValidationError(
                 "overflow_fix ENABLE is for symmetric weights; leave out it, or their mode."
             )
         per_channel = given.per_channel is not False
         if asymmetric and per_channel:
-            ZERO_POINTS.warn(f"mode ASYMMETRIC {where}")
+            warn_user(
+                f"mode ASYMMETRIC {where} leaves weights symmetric: ONNX Runtime's integer kernels "
+                "take one zero point for a weight: give per_channel=False, too."
+            )
         return (False if asymmetric and not per_channel else None), per_channel
 
     def _smooth(self) -> SmoothQuant | None:
@@ -170,7 +170,10 @@ class Options:
         if not self._is_transformer:
             return None
         if alphas.convolution >= 0:
-            CONVOLUTIONS.warn("convolution of smooth_quant_alphas")
+            _warn_of(
+                "convolution of smooth_quant_alphas",
+                "inputs of matrix products alone are smoothed",
+            )
         alpha = alphas.matmul if alone is None else alone
         return SmoothQuant(alpha=alpha) if alpha >= 0 else None
 
@@ -199,13 +202,22 @@ def whole_model(model: Any, backend_params: Mapping[str, Any] | None) -> Any:
     return whole
 
 
-_NOT_AS_THERE = {
-    "inplace_statistics": UNREAD,
-    "disable_channel_alignment": UNREAD,
-    "quantize_outputs": OUTPUTS,
-    "quantizer_propagation_rule": PROPAGATION,
-    "bias_correction_params": BIASES,
+_WITHOUT_EFFECT = {
+    "inplace_statistics": UNREAD_THERE,
+    "disable_channel_alignment": UNREAD_THERE,
+    "quantize_outputs": "outputs are quantized where the kernel that computes them is faster so, "
+    "as that of a convolution, and float elsewhere",
+    "quantizer_propagation_rule": "a tensor has one quantizer for all its readers",
+    "bias_correction_params": "a correction is kept where it lowers the error on samples that it "
+    "was not computed from, and all layers but products without a bias are corrected",
 }
+"""Fields of the advanced parameters that do nothing here, and why."""
+_ALL_LEVELS = "zero lies where the range puts it, and all levels are used"
+_SIGNS = "weights are int8, and activations uint8 where they can be"
+
+
+def _warn_of(option: str, why: str) -> None:
+    warn_user(f"{option} has no effect: {why}.")
 
 
 def _integers(what: str, given: Any) -> QuantizationParameters:

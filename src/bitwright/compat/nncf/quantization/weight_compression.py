@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bitwright.compat.nncf.data.dataset import Dataset, first_inputs
-from bitwright.compat.nncf.differences import DATALESS, PLACES, SEARCHES, SENSITIVITY
 from bitwright.compat.nncf.errors import (
     InvalidGroupSizeError,
     ParameterNotSupportedError,
@@ -21,6 +20,7 @@ from bitwright.compat.nncf.quantization.advanced_parameters import AdvancedCompr
 from bitwright.compat.nncf.quantization.translation import whole_model
 from bitwright.compat.nncf.scopes import IgnoredScope, naming_the_scope, selection_of
 from bitwright.recipe import AWQ, GPTQ, ByLoss, ByPlace, Nearest, Recipe, WeightOnly
+from bitwright.support.notices import warn_user
 
 if TYPE_CHECKING:
     import onnx
@@ -97,11 +97,17 @@ def compress_weights(
         raise ParameterNotSupportedError("scale_estimation and gptq look at data; give a dataset.")
     for name in _OF_OTHER_SEARCHES:
         if getattr(advanced, name) != getattr(AdvancedCompressionParameters(), name):
-            SEARCHES.warn(f"{name} of advanced_parameters")
+            warn_user(
+                f"{name} of advanced_parameters has no effect: the searches here have steps of "
+                "their own, and groups of any size are stored."
+            )
     if sensitivity_metric is not None:
-        SENSITIVITY.warn("sensitivity_metric")
+        warn_user(
+            "sensitivity_metric has no effect: what each weight loses is measured at the end of "
+            "its branch."
+        )
     if awq and dataset is None:
-        DATALESS.warn("awq")
+        warn_user("awq has no effect: AWQ scales by what a layer reads; give a dataset.")
     backup = None if all_layers else _BACKUP_BITS
     weights = WeightOnly(
         bits=bits,
@@ -185,7 +191,10 @@ def _mixed(bits: int, ratio: float | None, dataset: Dataset | None) -> ByLoss | 
     if share == 1:
         return None
     if dataset is None:
-        PLACES.warn(f"ratio {ratio}")
+        warn_user(
+            f"ratio {ratio} goes by place: without data the values of attention and the last "
+            "products of some layers get them, as in llama.cpp; give a dataset for the exact share."
+        )
         return ByPlace(wide_bits=_BACKUP_BITS)
     average = bits * share + _BACKUP_BITS * (1 - share)
     return ByLoss(average_bits=average, wide_bits=_BACKUP_BITS)
