@@ -32,9 +32,11 @@ test-all: check
 coverage: $(STAMP)
 	$(BIN)/pytest -m "not slow" -n auto --dist worksteal --cov --cov-report=html --cov-report=term:skip-covered
 
-# The tables of differences in docs/from-*.md come from the code.
+# Tables of the documentation that come from the code: differences in docs/from-*.md, fields of recipes, public names.
 guides: $(STAMP)
 	$(BIN)/python scripts/write_differences.py
+	$(BIN)/python scripts/write_recipe_page.py
+	$(BIN)/python scripts/write_api_page.py
 
 # The website, in an environment of its own; what it links to and shows is checked, a warning is an error.
 DOCS_VENV ?= build/docs-venv

@@ -207,7 +207,7 @@ def write_page() -> str:
     rows = ""
     for name, one in RECIPES.items():
         changed = (f"`{change}`" for change in show_changes(one) if not change.startswith("name="))
-        rows += f"| `{name}` | {', '.join(changed)} |\n"
+        rows += f"| `{name}` | {', '.join(changed) or 'the defaults'} |\n"
     sections = read_sections()
     return HEAD + NAMED + rows + "".join(show_section(one, sections) for one in sections.values())
 

@@ -1,13 +1,14 @@
 """The reference pages name everything that the code takes."""
 
 import re
+import runpy
 from inspect import signature
 from pathlib import Path
 
 import pytest
 
 import bitwright
-from bitwright import CrossLayerEqualization, Override, Placement, Recipe, Selection
+from bitwright import Override, Placement, Recipe, Selection
 from bitwright.compat import vai_q_onnx
 from bitwright.compat.neural_compressor import weight_only
 from bitwright.compat.onnxruntime import matmul_nbits_quantizer, quantize_static
@@ -33,9 +34,25 @@ def quoted(page):
     return set(re.findall(r"`([^`\n]+)`", text))
 
 
-@pytest.mark.parametrize("kind", [Recipe, Selection, Placement, Override, CrossLayerEqualization])
-def test_every_field_of_a_recipe_has_its_place(kind):
-    assert set(kind.__struct_fields__) <= quoted("recipes.md")
+PAGE = runpy.run_path(str(DOCS.parent / "scripts" / "write_recipe_page.py"))
+
+
+def test_the_fields_of_recipes_are_those_of_the_code():
+    written = PAGE["PAGE"].read_text(encoding="utf-8")
+    assert PAGE["write_page"]() == written, "run `python scripts/write_recipe_page.py`"
+
+
+def test_every_section_and_every_named_recipe_is_on_that_page():
+    named = quoted("reference/recipes.md")
+    kinds = (Recipe, Selection, Placement, Override, WeightOnly, *RangeMethod.__args__)
+    assert {name for kind in kinds for name in kind.__struct_fields__} <= named
+    assert {*bitwright.RECIPES} <= named
+
+
+def test_every_field_says_what_it_is():
+    rows = re.findall(r"^\| `\w+` \|.*\|$", (DOCS / "reference" / "recipes.md").read_text(), re.M)
+    assert len(rows) > 200
+    assert not [row for row in rows if row.endswith("|  |")]
 
 
 @pytest.mark.parametrize("kind", [WeightOnly, WeightOverride, AWQ, *RoundingMethod.__args__])
@@ -43,20 +60,10 @@ def test_every_field_of_weight_only_recipes(kind):
     assert {kind.__name__, *kind.__struct_fields__} - {"WeightOverride"} <= quoted("weights.md")
 
 
-@pytest.mark.parametrize("method", RangeMethod.__args__, ids=lambda method: method.__name__)
-def test_every_range_method_and_its_fields(method):
-    wanted = {method.__struct_config__.tag, method.__name__, *method.__struct_fields__}
-    assert wanted <= quoted("recipes.md")
-
-
-@pytest.mark.parametrize("method", FineTuning.__args__, ids=lambda method: method.__name__)
-def test_every_way_to_fine_tune_and_its_fields(method):
-    wanted = {method.__struct_config__.tag, method.__name__, *method.__struct_fields__}
-    assert wanted <= quoted("recipes.md")
-
-
-def test_every_named_recipe_and_target():
-    assert {*bitwright.RECIPES, *bitwright.TARGETS} <= quoted("recipes.md")
+def test_every_range_method_every_way_to_fine_tune_and_every_target():
+    methods = (*RangeMethod.__args__, *FineTuning.__args__)
+    assert {method.__struct_config__.tag for method in methods} <= quoted("recipes.md")
+    assert {*bitwright.TARGETS} <= quoted("targets.md")
 
 
 def test_every_key_of_a_plan():
