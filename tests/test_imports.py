@@ -9,7 +9,18 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "ray", "numba", "onnxscript", "onnx_ir", "onnx", "onnxruntime", "PIL", "yaml")
+HEAVY = (
+    "torch",
+    "ray",
+    "numba",
+    "onnxscript",
+    "onnx_ir",
+    "sympy",
+    "onnx",
+    "onnxruntime",
+    "PIL",
+    "yaml",
+)
 
 OTHER_JOBS = (
     "bias_correction",
@@ -45,6 +56,7 @@ LIGHT = (
     "from bitwright.cli import main",
     "main(['--help'])",
     "main(['quantize', '--help'])",
+    "main(['recipes'])",
     "main(['--version'])",
     "bitwright.RECIPES, bitwright.load_recipe('int8')",
     "bitwright.load_demo()",

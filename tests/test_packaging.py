@@ -55,6 +55,12 @@ def test_an_installation_without_extras_has_nothing_that_only_some_need():
     assert all(f"`{name}`" in text for name in extras if name not in ("dev", "docs"))
 
 
+def test_what_is_installed_beside_us_may_be_as_new_as_it_is():
+    extras = PROJECT["optional-dependencies"].values()
+    requirements = [*PROJECT["dependencies"], *(one for extra in extras for one in extra)]
+    assert not [requirement for requirement in requirements if re.search("<|==|~=", requirement)]
+
+
 def test_the_website_needs_what_its_extra_has():
     lines = (ROOT / "docs" / "requirements.txt").read_text(encoding="utf-8").splitlines()
     assert lines[1:] == PROJECT["optional-dependencies"]["docs"]
