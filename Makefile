@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all coverage check guides docs bench bench-peers zoo fuzz clean
+.PHONY: demo test test-all coverage mutants check guides docs bench bench-peers zoo fuzz clean
 
 $(STAMP): pyproject.toml constraints.txt models.txt
 	$(PYTHON) -m venv $(VENV)
@@ -22,11 +22,21 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/python scripts/ratchet.py
 
+# Bytecode is kept, whatever the surroundings say: tests start Python a hundred times.
+test test-all: export PYTHONDONTWRITEBYTECODE =
+
+# At most 8 minutes on two cores.
 test: check
 	$(BIN)/pytest -m "not slow" -n auto --dist worksteal
 
 test-all: check
 	$(BIN)/pytest -n auto --dist worksteal
+
+# Small changes of the code, of which the tests must notice nearly all.
+MUTANTS_SEED ?= 0
+
+mutants: $(STAMP)
+	$(BIN)/python scripts/mutate.py --seed $(MUTANTS_SEED)
 
 # Which lines and branches no quick test runs.
 coverage: $(STAMP)
