@@ -130,6 +130,7 @@ class Case:
         from bitwright import graph
         from bitwright.jobs.opening import open_model
         from bitwright.recipe import load_recipe
+        from bitwright.run import upgrade_opset
 
         subject = SUBJECTS[name]
         self.name, self.folder = name, folder / name.replace(" ", "-")
@@ -141,7 +142,7 @@ class Case:
             for dimension, size in zip(given.type.tensor_type.shape.dim, shape, strict=True):
                 dimension.dim_value = size
         model = graph.load_model(proto)
-        model = graph.upgrade_opset(model, max(17, graph.opset_of(model)))
+        model = upgrade_opset(model, max(17, graph.opset_of(model)))
         self.model = self.folder / "float.onnx"
         # Batch norms folded and weights named: the peer's fine-tuning looks for nothing else.
         graph.save_model(open_model(model, load_recipe("int8")).model, self.model)

@@ -51,11 +51,12 @@ def prepare_for_peer(model: Path) -> Path:
     from onnxruntime.quantization import quant_pre_process
 
     from bitwright import graph
+    from bitwright.run import upgrade_opset
 
     onnxruntime.set_default_logger_severity(3)
     output = model.with_name(f"{model.stem}-for-peer.onnx")
     loaded = graph.load_model(model)
-    graph.save_model(graph.upgrade_opset(loaded, max(13, graph.opset_of(loaded))), output)
+    graph.save_model(upgrade_opset(loaded, max(13, graph.opset_of(loaded))), output)
     quant_pre_process(str(output), str(output), skip_symbolic_shape=True)
     return output
 

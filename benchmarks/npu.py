@@ -43,6 +43,7 @@ from npu_worker import CONFIGURATIONS
 from text_lines import make_lines, model_path
 
 from bitwright import graph
+from bitwright.run import upgrade_opset
 
 WORKER = "npu_worker.py"
 UNSEEN = 16
@@ -104,7 +105,7 @@ def write_subject(name: str, folder: Path, count: int) -> tuple[Path, Path]:
         dimension.dim_value = size
     path = folder / f"{stem}.onnx"
     model = graph.load_model(proto)
-    graph.save_model(graph.upgrade_opset(model, max(17, graph.opset_of(model))), path)
+    graph.save_model(upgrade_opset(model, max(17, graph.opset_of(model))), path)
     data = folder / f"{stem}-samples"
     data.mkdir()
     for seed in range(count):

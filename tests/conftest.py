@@ -21,7 +21,7 @@ def same_sums(monkeypatch):
     """
     import onnxruntime
 
-    from bitwright.graph import sessions
+    from bitwright.run import session
 
     extended = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    monkeypatch.setitem(sessions._LEVELS, "all", extended)
+    monkeypatch.setitem(session._LEVELS, "all", extended)

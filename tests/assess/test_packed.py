@@ -7,7 +7,8 @@ from support import language_models
 
 import bitwright
 from bitwright.assess.comparison.quantized_graph import packed_weight
-from bitwright.graph import infer_shapes, load_model, open_session, run_session
+from bitwright.graph import infer_shapes, load_model
+from bitwright.run import open_session, run_session
 
 
 def written(bits, tied=False, **weights):

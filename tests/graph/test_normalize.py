@@ -16,11 +16,10 @@ from bitwright.graph import (
     infer_shapes,
     load_model,
     normalize,
-    open_session,
     refuse_unsupported,
-    run_session,
     save_model,
 )
+from bitwright.run import open_session, run_session
 
 
 def run(model, **feeds):

@@ -8,15 +8,9 @@ from support.models import build, info, make_samples, node, normal, weight
 
 import bitwright
 from bitwright.errors import ModelError
-from bitwright.graph import (
-    check_model,
-    infer_shapes,
-    load_model,
-    open_session,
-    run_session,
-    upgrade_opset,
-)
+from bitwright.graph import check_model, infer_shapes, load_model
 from bitwright.graph.runtime_ops import _IN_ONNX_DOMAIN
+from bitwright.run import open_session, run_session, upgrade_opset
 
 SKIP = "SkipSimplifiedLayerNormalization"
 

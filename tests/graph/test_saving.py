@@ -17,13 +17,12 @@ from bitwright.errors import ModelError, OutputError
 from bitwright.graph import (
     check_destination,
     load_model,
-    open_session,
-    run_session,
     save_model,
     saving,
     serialized_size,
     written_size,
 )
+from bitwright.run import open_session, run_session
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

@@ -5,8 +5,9 @@ import onnxruntime as ort
 import pytest
 
 from bitwright.errors import ModelError
-from bitwright.graph import load_model, open_session, runtime_limits, save_model, stamp_versions
+from bitwright.graph import load_model, runtime_limits, save_model, stamp_versions
 from bitwright.graph.versions import minimum_ir_version
+from bitwright.run import open_session
 
 
 def test_the_limits_are_exact(builders):

@@ -9,6 +9,7 @@ from support.models import make_samples
 import bitwright
 from bitwright import graph
 from bitwright.recipe import RECIPES, Selection
+from bitwright.run import open_session, run_session
 
 WRITTEN = {
     # Fine-tuning changes the numbers of weights, not how they are written; and the product of
@@ -37,10 +38,10 @@ def tail():
         cut = ir.convenience.extract(part.graph, inputs, outputs)
         cut.opset_imports.update(part.graph.opset_imports)
         parts.append(ir.Model(cut, ir_version=part.ir_version))
-    session = graph.open_session(parts[0])
+    session = open_session(parts[0])
     name = session.get_inputs()[0].name
     samples = [
-        graph.run_session(session, {name: np.asarray(picture, np.float32)[None]})
+        run_session(session, {name: np.asarray(picture, np.float32)[None]})
         for picture in demo.calibration[:12]
     ]
     return parts[1], samples

@@ -7,7 +7,6 @@ from onnx import numpy_helper
 from support.models import make_cnn, make_samples
 
 import bitwright
-from bitwright import graph
 from bitwright.assess import OutputComparison
 from bitwright.assess.judge import OutputJudgement, PartJudgement
 from bitwright.errors import ModelError, RecipeError
@@ -26,6 +25,7 @@ from bitwright.jobs.output import (
 from bitwright.jobs.static import plan_static
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Placement, Recipe, load_recipe
+from bitwright.run import open_session
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_float8_products_are_measured_without_optimizations():
     assert result.outputs[0].sqnr > 15 and result.judgement is not None
     assert any(note.startswith("measured without optimizations") for note in result.plan.notes)
     with pytest.raises(ModelError):
-        graph.open_session(result.model)
+        open_session(result.model)
 
 
 def test_float8_channels_next_to_zero_have_no_denormal_scale():

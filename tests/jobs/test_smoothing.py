@@ -3,11 +3,11 @@
 import numpy as np
 from support.models import build, make_samples, make_transformer, node, normal
 
-from bitwright.graph import open_session, run_session
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.opening import open_model
 from bitwright.jobs.smoothing import apply_factors, smooth_activations
 from bitwright.recipe import Recipe, SmoothQuant
+from bitwright.run import open_session, run_session
 
 
 def test_the_smoothed_copy_computes_the_same_and_the_given_model_is_left():

@@ -18,6 +18,7 @@ from support.peer_runs import PeerReader, members, peer, quiet  # noqa: F401 (a 
 
 from bitwright import graph
 from bitwright.compat import onnxruntime as ours
+from bitwright.run import upgrade_opset
 
 PACKAGES = Path(sysconfig.get_paths()["purelib"])
 
@@ -97,7 +98,7 @@ def prepared(tmp_path_factory):
         if name not in done:
             done[name] = tmp_path_factory.mktemp("models") / path.name
             model = graph.load_model(path)
-            model = graph.upgrade_opset(model, max(13, graph.opset_of(model)))
+            model = upgrade_opset(model, max(13, graph.opset_of(model)))
             graph.save_model(model, done[name])
             peer.quant_pre_process(str(done[name]), str(done[name]), skip_symbolic_shape=True)
         return done[name]

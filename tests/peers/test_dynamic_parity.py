@@ -16,6 +16,7 @@ from support.models import constants_of, make_cnn, make_transformer, quality, ru
 import bitwright
 from bitwright import graph
 from bitwright.compat import onnxruntime as ours
+from bitwright.run import upgrade_opset
 
 peer = pytest.importorskip("onnxruntime.quantization")
 
@@ -178,7 +179,7 @@ def for_peer(folder, path):
     model = graph.load_model(path)
     graph.normalize(model)
     graph.infer_shapes(model)
-    model = graph.upgrade_opset(model, max(13, graph.opset_of(model)))
+    model = upgrade_opset(model, max(13, graph.opset_of(model)))
     graph.save_model(model, folder / "for_peer.onnx")
     return onnx.load(folder / "for_peer.onnx")
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from bitwright.errors import OutputError
-from bitwright.observe.spool import Spool
+from bitwright.run.spool import Spool
 from bitwright.support import scratch
 from bitwright.support.scratch import ScratchFolder, remove_abandoned
 
 OWNER = """
 import sys, time
 import numpy as np
-from bitwright.observe.spool import Spool
+from bitwright.run.spool import Spool
 spool = Spool(sys.argv[1])
 spool.append("x", np.arange(1000))
 print("ready", flush=True)

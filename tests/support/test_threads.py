@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bitwright.graph import open_session
+from bitwright.run import open_session
 from bitwright.support import threads
 from support.models import make_mlp
 

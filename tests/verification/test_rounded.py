@@ -15,6 +15,7 @@ from bitwright import graph
 from bitwright.graph.optimized import optimize_model
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
+from bitwright.run import open_session, run_session
 from bitwright.verification.rounded import find_rounded, note_rounded
 
 
@@ -97,7 +98,7 @@ def test_the_entry_that_the_note_names_keeps_the_weights():
     name, value = note.split()[-1].split("=")
     sample = {"x": normal(1, 4, 6, 6)}
     exact, kept, rounded = (
-        next(iter(graph.run_session(graph.open_session(model, **options), sample).values()))
+        next(iter(run_session(open_session(model, **options), sample).values()))
         for options in ({"level": "disabled"}, {"entries": {name: value}}, {})
     )
     np.testing.assert_array_equal(kept, exact)

@@ -14,8 +14,9 @@ from support.npu_recipes import npu_recipe
 from support.pair_models import Pairs, make_conv
 
 import bitwright
-from bitwright import graph, verify
+from bitwright import verify
 from bitwright.errors import TargetError
+from bitwright.run import open_session
 from bitwright.targets import NPU_CNN
 from bitwright.verification import _CONSEQUENCES
 
@@ -272,7 +273,7 @@ def test_kernels_multiply_by_negative_scales_of_weights(op):
     model = writer.model("r_d")
     sample = {"x": normal(1, 3, 4, 4, seed=1)}
     plain, fused = (
-        graph.open_session(model, level=level).run(None, sample)[0] for level in ("disabled", "all")
+        open_session(model, level=level).run(None, sample)[0] for level in ("disabled", "all")
     )
     np.testing.assert_array_equal(fused, plain)
     assert np.abs(plain).max() > 0.05

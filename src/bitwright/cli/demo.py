@@ -96,9 +96,9 @@ def run_demo(folder: Path, *, progress: bool = False) -> DemoReport:
 def _measure(demo: Demo, *models: Path) -> list[Measured]:
     import numpy as np
 
-    from bitwright import graph
+    from bitwright.run import open_session
 
-    sessions = [graph.open_session(model, memory_arena=True) for model in models]
+    sessions = [open_session(model, memory_arena=True) for model in models]
     everything, one = {"image": demo.images}, {"image": demo.images[:1]}
     correct = [
         float(np.mean(np.argmax(session.run(None, everything)[0], axis=1) == demo.labels))

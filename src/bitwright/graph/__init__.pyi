@@ -27,7 +27,6 @@ from .editing import remove_unused_nodes as remove_unused_nodes
 from .editing import replace_constant as replace_constant
 from .editing import replace_inputs as replace_inputs
 from .editing import replace_value as replace_value
-from .inner_values import SessionRunner as SessionRunner
 from .inner_values import expose as expose
 from .loading import ModelSource as ModelSource
 from .loading import file_size as file_size
@@ -40,11 +39,7 @@ from .normalize import find_quantized_nodes as find_quantized_nodes
 from .normalize import hide_defaults as hide_defaults
 from .normalize import normalize as normalize
 from .normalize import refuse_unsupported as refuse_unsupported
-from .opsets import upgrade_opset as upgrade_opset
-from .pieces import Piece as Piece
-from .pieces import cut_model as cut_model
-from .pieces import extract_piece as extract_piece
-from .pieces import open_piece as open_piece
+from .opsets import convert_opset as convert_opset
 from .portable import PortableModel as PortableModel
 from .portable import carried_model as carried_model
 from .portable import carry_model as carry_model
@@ -55,10 +50,6 @@ from .saving import check_parent as check_parent
 from .saving import save_model as save_model
 from .saving import serialized_size as serialized_size
 from .saving import written_size as written_size
-from .sessions import Level as Level
-from .sessions import open_session as open_session
-from .sessions import run_session as run_session
-from .sessions import runtime_reason as runtime_reason
 from .shapes import assume_types as assume_types
 from .shapes import element_type as element_type
 from .shapes import forget_invented_sizes as forget_invented_sizes

@@ -23,7 +23,6 @@ from bitwright.data import Sample
 from bitwright.decide.function_behind import function_behind
 from bitwright.decide.scales.biases import fit_biases
 from bitwright.errors import DataError
-from bitwright.graph import open_piece
 from bitwright.jobs.calibration import Calibrated, Calibration, find_input_means
 from bitwright.jobs.fine_tuning.constants import (
     Constant,
@@ -33,7 +32,6 @@ from bitwright.jobs.fine_tuning.constants import (
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, float_model_to_round
 from bitwright.numerics.broadcasting import along_axis
-from bitwright.observe import LayerInputs, LayerwiseRun, Spool, run_side_by_side
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.rounding.bias_correction import (
     BiasedLayer,
@@ -44,6 +42,7 @@ from bitwright.rounding.bias_correction import (
     multiply_channels,
 )
 from bitwright.rounding.output_correction import OutputMoments, by_channel, squared_error
+from bitwright.run import LayerInputs, LayerwiseRun, Spool, open_piece, run_side_by_side
 from bitwright.support.wording import counted
 
 __all__ = ["MAX_PLACES", "MIN_SAMPLES", "SAMPLES", "TEST_SAMPLES", "correct_biases"]

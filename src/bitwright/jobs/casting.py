@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from bitwright import graph
 from bitwright._version import TOOL
 from bitwright.assess import compare_outputs
 from bitwright.assess.outputs import ComparedOutputs
@@ -29,6 +28,7 @@ from bitwright.jobs.result import Result
 from bitwright.jobs.static import random_data_notes
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
+from bitwright.run import run_session
 
 __all__ = ["apply_casts", "make_cast_plan", "quantize_casts"]
 
@@ -117,14 +117,14 @@ def _run_beside_float(
             wanted = types.get(name)
             half = wanted is not None and wanted.is_floating_point()
             given[name] = np.asarray(array).astype(wanted.numpy()) if half and wanted else array
-        found = graph.run_session(written.session, given)
+        found = run_session(written.session, given)
         return {
             name: array.astype(np.float32) if array.dtype == np.float16 else array
             for name, array in found.items()
         }
 
     return compare_outputs(
-        lambda feeds: graph.run_session(prepared.reference_session, feeds),
+        lambda feeds: run_session(prepared.reference_session, feeds),
         run_narrow,
         evaluation.samples,
         model=prepared.reference,

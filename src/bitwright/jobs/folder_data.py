@@ -17,6 +17,7 @@ from bitwright.data import InputSpec, Samples, ShapedData, TextData
 from bitwright.data.files import is_sample_file
 from bitwright.errors import DataError, ModelError, did_you_mean
 from bitwright.jobs.opening import input_specs
+from bitwright.run import open_session, run_session
 
 __all__ = ["FolderData"]
 
@@ -107,10 +108,10 @@ def _samples_through(maker: _Maker, text: TextData, specs: Sequence[InputSpec]) 
     text = replace(text, length=text.window([*given, *filled]))
 
     def produce() -> Iterator[tuple[Mapping[str, Any], str | None]]:
-        session = graph.open_session(maker.model)
+        session = open_session(maker.model)
         nothing = {spec.name: _nothing(spec) for spec in empty}
         for ours, feeds in zip(text.samples(given), text.samples(filled), strict=True):
-            found = graph.run_session(session, {**feeds, **nothing}, [maker.output])
+            found = run_session(session, {**feeds, **nothing}, [maker.output])
             yield {**ours, maker.input: found[maker.output]}, None
 
     described = text.samples(filled)

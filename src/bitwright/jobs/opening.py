@@ -25,6 +25,7 @@ from bitwright.prepare import (
     widen_bfloat16,
 )
 from bitwright.recipe import Recipe
+from bitwright.run import open_session, upgrade_opset
 from bitwright.support.logs import logged
 from bitwright.support.wording import counted
 from bitwright.targets.npu_operations import why_not_fixed
@@ -83,7 +84,7 @@ class Prepared:
         """A session of what results are measured against."""
         if self.trained_session is not None:
             return self.trained_session
-        return graph.open_session(self.reference, providers=self.providers)
+        return open_session(self.reference, providers=self.providers)
 
 
 @logged("prepare the model")
@@ -194,7 +195,7 @@ def upgrade_for(model: ir.Model, recipe: Recipe, notes: list[str]) -> ir.Model:
     if opset <= before:
         return model
     notes.append(f"upgraded opset {before} to {opset}")
-    upgraded = graph.upgrade_opset(model, opset)
+    upgraded = upgrade_opset(model, opset)
     graph.normalize(upgraded, keep_defaults=recipe.keep_defaults)  # attributes became constants
     return upgraded
 

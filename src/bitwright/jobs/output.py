@@ -30,6 +30,7 @@ from bitwright.jobs.result import Result
 from bitwright.plan import QuantPlan
 from bitwright.rounding.bias_correction import add_to_bias, find_biased_layers, multiply_channels
 from bitwright.rounding.planned import round_as_planned
+from bitwright.run import open_session, run_session
 from bitwright.support.logs import logged
 from bitwright.verification.other_cpu import note_other_cpu
 from bitwright.verification.rounded import note_rounded
@@ -97,7 +98,7 @@ def open_quantized(prepared: Prepared, planned: Planned, *, checked: bool = True
         )
         return Written(quantized, plan.with_notes([note]))
     try:
-        session = graph.open_session(quantized, providers=prepared.providers)
+        session = open_session(quantized, providers=prepared.providers)
     except ModelError:
         shifted = shift_to_unsigned(plan)
         if shifted is None and plan.recipe.place.must_run:
@@ -105,14 +106,14 @@ def open_quantized(prepared: Prepared, planned: Planned, *, checked: bool = True
         if shifted is None:
             return _open_plainly(prepared, plan, quantized)
         plan, quantized = _emit(prepared, Planned(shifted, planned.constants), checked=checked)
-        session = graph.open_session(quantized, providers=prepared.providers)
+        session = open_session(quantized, providers=prepared.providers)
     return Written(quantized, plan, session)
 
 
 def _open_plainly(prepared: Prepared, plan: QuantPlan, quantized: ir.Model) -> Written:
     """Open a model without optimizations: they fuse float8 to products that have no kernel."""
     try:
-        session = graph.open_session(quantized, level="disabled", providers=prepared.providers)
+        session = open_session(quantized, level="disabled", providers=prepared.providers)
     except ModelError:
         return Written(quantized, plan.with_notes([_NOT_OPENED]))
     return Written(quantized, plan.with_notes([_OPENED_PLAINLY]), session, optimized=False)
@@ -182,8 +183,8 @@ def _run_beside_float(
     if not evaluation.samples:
         _try_out(prepared, written.session)
     return compare_outputs(
-        lambda feeds: graph.run_session(prepared.reference_session, feeds),
-        lambda feeds: graph.run_session(written.session, feeds),
+        lambda feeds: run_session(prepared.reference_session, feeds),
+        lambda feeds: run_session(written.session, feeds),
         evaluation.samples,
         model=prepared.reference,
     )
@@ -196,11 +197,11 @@ def _try_out(prepared: Prepared, session: Any) -> None:
     except DataError:
         return
     try:
-        graph.run_session(session, sample)
+        run_session(session, sample)
     except ModelError:
         # A sample may be no fit, such as a token beyond the vocabulary: then float fails too.
         try:
-            graph.run_session(prepared.reference_session, sample)
+            run_session(prepared.reference_session, sample)
         except ModelError:
             return
         raise

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright.errors import MissingPackageError, ModelError
 from bitwright.prepare import prepare
+from bitwright.run import upgrade_opset
 from bitwright.support.logs import logged
 
 __all__ = ["Preprocessed", "preprocess_model"]
@@ -95,9 +96,7 @@ def _run(result: Preprocessed, name: str, step: Step, *, keep_partial: bool = Fa
 
 def _upgrade(model: ir.Model) -> tuple[ir.Model, list[str]]:
     before = graph.opset_of(model)
-    return graph.upgrade_opset(model, _OLDEST_OPSET), [
-        f"upgraded opset {before} to {_OLDEST_OPSET}"
-    ]
+    return upgrade_opset(model, _OLDEST_OPSET), [f"upgraded opset {before} to {_OLDEST_OPSET}"]
 
 
 def _optimize(model: ir.Model) -> tuple[ir.Model, list[str]]:

@@ -22,6 +22,7 @@ from bitwright.jobs.static import apply_static
 from bitwright.plan import QuantPlan
 from bitwright.prepare import prepare, read_trained
 from bitwright.recipe import Placement, Recipe, Selection
+from bitwright.run import open_session
 from bitwright.support.logs import logged
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _open_reference(
 ) -> tuple[ort.InferenceSession | None, list[str]]:
     """Return the trained model as it is, to compare with: without any fusion."""
     try:
-        return graph.open_session(model, level="disabled", providers=providers), []
+        return open_session(model, level="disabled", providers=providers), []
     except ModelError as error:
         return None, [f"compared with float, since the trained model itself does not run: {error}"]
 

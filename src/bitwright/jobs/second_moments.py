@@ -18,7 +18,6 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import LINEAR_OPS
-from bitwright.graph import cut_model
 from bitwright.jobs.calibration import Calibration, Evaluation, require_data
 from bitwright.jobs.fine_tuning.constants import (
     Constant,
@@ -28,7 +27,6 @@ from bitwright.jobs.fine_tuning.constants import (
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned
 from bitwright.numerics.windows import unfold_windows
-from bitwright.observe import LayerwiseRun
 from bitwright.plan import QuantPlan
 from bitwright.rounding.bias_correction import find_biased_layers, window_pads
 from bitwright.rounding.second_moments import (
@@ -37,6 +35,7 @@ from bitwright.rounding.second_moments import (
     round_each_by_moment,
     trusted_moment,
 )
+from bitwright.run import LayerwiseRun, cut_model
 from bitwright.support.wording import counted
 
 __all__ = ["MAX_WINDOWS", "SAMPLES", "round_by_second_moments"]

@@ -26,7 +26,6 @@ from bitwright.data import Sample
 from bitwright.decide.ranges.saturation import saturation_points
 from bitwright.decide.validation import check_plan
 from bitwright.errors import PlanError
-from bitwright.graph import open_session, run_session
 from bitwright.jobs.calibration import Calibration, keep_data, take_samples
 from bitwright.jobs.comparison import Measuring
 from bitwright.jobs.opening import Prepared
@@ -34,6 +33,7 @@ from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.qat import open_for_plan
 from bitwright.jobs.weight_only.job import write_weight_only
 from bitwright.plan import QuantPlan
+from bitwright.run import open_session, run_session
 from bitwright.support.engines import LOCAL, Engine
 from bitwright.support.logs import logged
 from bitwright.support.progress import show_progress

@@ -9,8 +9,9 @@ from itertools import accumulate, pairwise
 import onnx_ir as ir
 
 from bitwright.decide.ops import op_types
-from bitwright.graph import Piece, cut_model, opset_of
+from bitwright.graph import opset_of
 from bitwright.recipe import FineTuning
+from bitwright.run import Piece, cut_model
 
 __all__ = ["Segment", "find_segments", "segments_to_learn"]
 

@@ -1,10 +1,8 @@
 """Observe a model's tensors: one streaming pass over the data, in constant memory."""
 
 from bitwright.observe.kept import KeptObservations
-from bitwright.observe.layerwise import LayerInputs, LayerwiseRun, run_side_by_side
 from bitwright.observe.observer import MEMORY_BUDGET, Detail, Observation, observe
 from bitwright.observe.sketch import TensorSketch
-from bitwright.observe.spool import Spool
 from bitwright.observe.store import load_sketches, save_sketches
 from bitwright.support.engines import LOCAL, Engine, LocalEngine, RayEngine, open_engine
 
@@ -14,16 +12,12 @@ __all__ = [
     "Detail",
     "Engine",
     "KeptObservations",
-    "LayerInputs",
-    "LayerwiseRun",
     "LocalEngine",
     "Observation",
     "RayEngine",
-    "Spool",
     "TensorSketch",
     "load_sketches",
     "observe",
     "open_engine",
-    "run_side_by_side",
     "save_sketches",
 ]

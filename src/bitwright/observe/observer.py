@@ -230,7 +230,7 @@ def as_runner(
     """Return what runs this model: itself if it is a runner, else sessions of ONNX Runtime."""
     if isinstance(model, Runner):
         return model
-    from bitwright.graph.piece_runner import open_runner
+    from bitwright.run.part_runner import open_runner
 
     # Two sets are alive at a time: one being sketched, one being computed.
     return open_runner(model, tensors, group_bytes=max(memory_budget // 2, 1), providers=providers)

@@ -20,6 +20,7 @@ from support.peer_runs import PeerReader, peer
 import bitwright
 from bitwright import graph
 from bitwright.errors import DataError, MissingPackageError, ModelError
+from bitwright.run import open_session, run_session
 
 BUDGET = 1 << 28
 
@@ -36,8 +37,8 @@ def quantized_cnn(**recipe):
 def all_values(model, names, samples, level="all"):
     """Return everything that tensors hold over all samples."""
     exposed = graph.expose(graph.load_model(model), names, keep_outputs=False)
-    session = graph.open_session(exposed.model, level=level)
-    runs = [graph.run_session(session, sample) for sample in samples]
+    session = open_session(exposed.model, level=level)
+    runs = [run_session(session, sample) for sample in samples]
     return {name: np.stack([run[out] for run in runs]) for name, out in exposed.outputs.items()}
 
 
@@ -82,10 +83,10 @@ def test_local_errors_are_those_of_each_node_fed_with_float_activations():
         stored = f"{output}_QuantizeLinear_Output"
         part = ir.convenience.extract(result.model.graph, inputs, [stored])
         part.opset_imports.update(result.model.opset_imports)
-        session = graph.open_session(ir.Model(part, ir_version=result.model.ir_version))
+        session = open_session(ir.Model(part, ir_version=result.model.ir_version))
         codes = np.stack(
             [
-                graph.run_session(session, {name: expected[name][i] for name in inputs})[stored]
+                run_session(session, {name: expected[name][i] for name in inputs})[stored]
                 for i in range(len(samples))
             ]
         )

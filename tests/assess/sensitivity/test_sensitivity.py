@@ -12,8 +12,9 @@ from support.models import node as make_node
 import bitwright
 from bitwright.assess.sensitivity.fallback import fall_back
 from bitwright.errors import DataError, PlanError
-from bitwright.graph import load_model, open_session, opset_of, run_session
+from bitwright.graph import load_model, opset_of
 from bitwright.plan import QuantPlan
+from bitwright.run import open_session, run_session
 
 
 def error_of(plan, model, samples):

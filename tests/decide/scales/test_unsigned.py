@@ -6,8 +6,8 @@ import numpy as np
 from support.models import make_cnn, make_samples, run
 
 import bitwright
-from bitwright import graph
 from bitwright.errors import ModelError
+from bitwright.jobs import output
 from bitwright.numerics.types import INT8, UINT8
 from bitwright.recipe import Placement, Recipe
 
@@ -17,7 +17,7 @@ def test_a_refused_int8_model_is_written_in_uint8_with_the_same_values(monkeypat
     samples = make_samples(model)
     recipe = Recipe(activation=INT8, weight=INT8, place=Placement(unsigned_activations=False))
     plain = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
-    opened = graph.open_session
+    opened = output.open_session
     refused = []
 
     def refuse_int8(given, **options):
@@ -33,7 +33,7 @@ def test_a_refused_int8_model_is_written_in_uint8_with_the_same_values(monkeypat
             raise ModelError("ONNX Runtime refuses the model.")
         return opened(given, **options)
 
-    monkeypatch.setattr(graph, "open_session", refuse_int8)
+    monkeypatch.setattr(output, "open_session", refuse_int8)
     shifted = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
     assert refused
     assert any("as uint8" in note for note in shifted.plan.notes)

@@ -9,10 +9,10 @@ from support.models import build, make_mlp, make_samples, node
 from support.target_models import MODELS, fix_batch
 
 import bitwright
-from bitwright import graph
 from bitwright.errors import ModelError, TargetError
 from bitwright.jobs.retargeting.integer_operators import expand_integer_operators
 from bitwright.jobs.retargeting.zero_points import move_zero_points
+from bitwright.run import open_session
 
 DEMO = bitwright.load_demo()
 LEVELS = onnxruntime.GraphOptimizationLevel
@@ -152,7 +152,7 @@ def test_a_product_of_integers_with_a_float_result_becomes_pairs_again():
     ops = {node.op_type for node in pairs.model.graph.all_nodes()}
     assert "MatMul" in ops and not ops & {"MatMulInteger", "Cast"}
     wanted, found = (
-        graph.open_session(one).run(None, samples[0])[0] for one in (made.model, pairs.model)
+        open_session(one).run(None, samples[0])[0] for one in (made.model, pairs.model)
     )
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 

@@ -9,7 +9,7 @@ import bitwright
 from bitwright import AWQ, GPTQ, Recipe, WeightOnly
 from bitwright.errors import ModelError
 from bitwright.jobs.weight_only import rounding
-from bitwright.observe import layerwise
+from bitwright.run import layerwise
 
 pytest.importorskip("torch")
 

@@ -16,7 +16,7 @@ from bitwright.assess.bench.profile import profile_models
 from bitwright.assess.bench.results import Benchmark, ModelBenchmark
 from bitwright.assess.bench.samples import check_shapes, samples_for, write_samples
 from bitwright.data import InputSpec, Sample, Transform
-from bitwright.graph.sessions import checked_providers
+from bitwright.run.session import checked_providers
 from bitwright.support.progress import Progress, show_progress
 from bitwright.support.scratch import ScratchFolder
 

@@ -28,7 +28,7 @@ from bitwright.assess.bench.process import FolderProcess, ModelProcess, run_inte
 from bitwright.assess.bench.samples import check_shapes, write_samples
 from bitwright.data import fill_token_inputs, is_cache
 from bitwright.errors import MissingPackageError, ModelError, TargetError
-from bitwright.graph.sessions import checked_providers
+from bitwright.run.session import checked_providers
 from bitwright.support.progress import Progress, show_progress
 from bitwright.support.scratch import ScratchFolder
 

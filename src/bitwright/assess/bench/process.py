@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from bitwright.data import InputSpec, session_inputs
 from bitwright.errors import ModelError, TargetError
-from bitwright.graph import runtime_reason
+from bitwright.run import runtime_reason
 from bitwright.support.files import Closing
 from bitwright.support.processes import WorkerError, WorkerLost, WorkerProcess
 

@@ -8,10 +8,11 @@ import onnx_ir as ir
 
 from bitwright.assess.comparison.units import Cut, Units, outer_inputs
 from bitwright.errors import ModelError
-from bitwright.graph import opset_of, stamp_versions, upgrade_opset
+from bitwright.graph import opset_of, stamp_versions
 from bitwright.graph.editing import add_initializer, append_node, copy_node, like
 from bitwright.graph.subgraphs import subgraphs_of
 from bitwright.graph.tensors import ARRAY_TYPES
+from bitwright.run import upgrade_opset
 
 __all__ = ["MergedGraph", "at_one_opset"]
 

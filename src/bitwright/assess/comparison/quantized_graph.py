@@ -136,8 +136,8 @@ class QuantizedGraph:
 
     def _through_pair(self, dequantizer: ir.Node) -> Array | None:
         """Return what a constant becomes behind a quantizer and a dequantizer."""
-        from bitwright.graph import Piece, open_session, run_session
-        from bitwright.graph.pieces import extract_piece
+        from bitwright.run import Piece, open_session, run_session
+        from bitwright.run.part import extract_piece
 
         name = dequantizer.outputs[0].name
         if dequantizer.domain not in ("", "com.microsoft") or not name:

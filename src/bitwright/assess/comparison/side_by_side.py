@@ -25,17 +25,9 @@ from bitwright.assess.sums import Codes, ErrorSums
 from bitwright.data import read_samples
 from bitwright.decide.ops import CONVOLUTIONS
 from bitwright.errors import DataError, ModelError
-from bitwright.graph import (
-    SessionRunner,
-    carried_model,
-    carry_model,
-    clone_model,
-    infer_shapes,
-    normalize,
-    open_session,
-    run_session,
-)
+from bitwright.graph import carried_model, carry_model, clone_model, infer_shapes, normalize
 from bitwright.plan import QuantPlan
+from bitwright.run import SessionRunner, open_session, run_session
 from bitwright.support.collector import without_collection
 from bitwright.support.engines import LOCAL, Engine
 

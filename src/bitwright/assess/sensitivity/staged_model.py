@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from bitwright.graph import PortableModel, open_session, run_session
+from bitwright.graph import PortableModel
+from bitwright.run import open_session, run_session
 
 __all__ = ["Answer", "OpenStage", "StageModel", "StagedModel"]
 

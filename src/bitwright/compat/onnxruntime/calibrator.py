@@ -17,6 +17,7 @@ from bitwright.compat.onnxruntime.tensors_data import TensorsData
 from bitwright.data import Samples, open_data
 from bitwright.jobs.opening import input_specs
 from bitwright.observe import MEMORY_BUDGET, Observation, observe
+from bitwright.run import SessionRunner, open_session
 
 __all__ = ["CalibraterBase", "calibrated_tensors"]
 
@@ -52,7 +53,7 @@ class CalibraterBase:
         graph.infer_shapes(self._model)
         self.execution_providers: Sequence[str] = ["CPUExecutionProvider"]
         self._seen = Observation()
-        self._runner: graph.SessionRunner | None = None
+        self._runner: SessionRunner | None = None
 
     @property
     def model(self) -> onnx.ModelProto:
@@ -76,9 +77,7 @@ class CalibraterBase:
     @property
     def infer_session(self) -> Any:
         """A session over the augmented model, opened when asked for."""
-        return graph.open_session(
-            self._augmented(), level="disabled", providers=self.execution_providers
-        )
+        return open_session(self._augmented(), level="disabled", providers=self.execution_providers)
 
     def set_execution_providers(self, execution_providers: Sequence[str] | None = None) -> None:
         """Run on these execution providers from now on."""
@@ -89,7 +88,7 @@ class CalibraterBase:
         """Get ready to run the model."""
         # Without optimizations, which sum in another order: the numbers are then the same, to
         # the bit, as those of ONNX Runtime's calibrators.
-        self._runner = graph.SessionRunner(
+        self._runner = SessionRunner(
             self._model,
             self._tensors(),
             group_bytes=MEMORY_BUDGET // 2,

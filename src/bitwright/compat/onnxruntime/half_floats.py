@@ -8,7 +8,8 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import op_types
 from bitwright.errors import ModelError
-from bitwright.graph import load_model, open_session
+from bitwright.graph import load_model
+from bitwright.run import open_session
 
 __all__ = ["takes_float16_scales"]
 

@@ -39,6 +39,7 @@ from bitwright.compat.options import read_names
 from bitwright.emit.bnb4 import check_block_size, emit_bnb4
 from bitwright.errors import ModelError, NothingQuantizedError, RecipeError, did_you_mean
 from bitwright.numerics.codebooks import BLOCK_SIZES, CODEBOOKS, quantize_blocks
+from bitwright.run import open_session
 from bitwright.support.notices import warn_user
 
 __all__ = ["MatMulBnb4Quantizer", "ONNXModel", "attribute_to_kwarg", "main", "parse_args"]
@@ -119,10 +120,10 @@ class MatMulBnb4Quantizer:
 def _check_opens(quantized: ir.Model, original: ir.Model) -> None:
     """Raise if the runtime opens the original and not the quantized model."""
     try:
-        graph.open_session(quantized, threads=1)
+        open_session(quantized, threads=1)
     except ModelError as error:
         try:
-            graph.open_session(original, threads=1)
+            open_session(original, threads=1)
         except ModelError:
             # Language models in float16 may have nodes that only a GPU runs: no fault of ours.
             warnings.warn(

@@ -29,6 +29,7 @@ from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.data import open_data, session_inputs
 from bitwright.errors import DataError, ModelError
 from bitwright.graph.editing import append_node
+from bitwright.run import open_session, run_session
 
 __all__ = [
     "DEQUANT_OP_NAME",
@@ -98,9 +99,7 @@ def collect_activations(
     The model runs without graph optimizations unless `session_options` says otherwise.
     """
     if session_options is None:
-        session = graph.open_session(
-            augmented_model, level="disabled", providers=execution_providers
-        )
+        session = open_session(augmented_model, level="disabled", providers=execution_providers)
     else:
         import onnxruntime
 
@@ -117,7 +116,7 @@ def collect_activations(
         )
     collected: dict[str, list[Array]] = {name.removesuffix(_SAVED): [] for name in saved}
     for sample in open_data(input_reader, session_inputs(session)):
-        for name, array in graph.run_session(session, sample, saved).items():
+        for name, array in run_session(session, sample, saved).items():
             collected[name.removesuffix(_SAVED)].append(np.array(array))
     return collected
 

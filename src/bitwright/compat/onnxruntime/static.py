@@ -47,6 +47,7 @@ from bitwright.recipe import (
     RangeMethod,
     Recipe,
 )
+from bitwright.run import open_session
 from bitwright.support.notices import warn_user
 from bitwright.verification.rounded import describe_rounded
 
@@ -154,7 +155,7 @@ def quantize_static(
 def _opens(model: ir.Model) -> bool:
     """Whether the runtime opens a model as users will, with its optimizations."""
     try:
-        graph.open_session(model)
+        open_session(model)
     except ModelError:
         return False
     return True

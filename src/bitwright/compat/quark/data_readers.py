@@ -10,7 +10,7 @@ import onnx
 
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.data import RandomData, open_data, session_inputs
-from bitwright.graph import open_session
+from bitwright.run import open_session
 
 __all__ = ["CachedDataReader", "PathDataReader", "RandomDataReader"]
 

@@ -44,12 +44,13 @@ from bitwright.compat.vai_q_onnx.enums import (
 from bitwright.compat.vai_q_onnx.static import read_subgraphs
 from bitwright.data import Sample, open_data
 from bitwright.errors import DataError, RecipeError, did_you_mean
-from bitwright.graph import load_model, open_session, run_session
+from bitwright.graph import load_model
 from bitwright.jobs.opening import input_specs
 from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, Microscaling
 from bitwright.numerics.types import BFLOAT16, FLOAT16, INT8, INT16, INT32, UINT8
 from bitwright.recipe import Recipe, Selection
 from bitwright.recipe.formats import FORMATS
+from bitwright.run import open_session, run_session
 
 __all__ = ["ModelQuantizer", "flatten", "fused_options", "quantize_dynamic", "quantize_static"]
 

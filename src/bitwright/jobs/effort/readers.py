@@ -17,11 +17,11 @@ import onnx_ir as ir
 from bitwright.data import Sample
 from bitwright.decide.function_behind import function_behind
 from bitwright.decide.ops import LINEAR_OPS
-from bitwright.graph import is_constant, open_piece
+from bitwright.graph import is_constant
 from bitwright.jobs.opening import Prepared
 from bitwright.numerics.quantize import fake_quantize
-from bitwright.observe import LayerwiseRun
 from bitwright.plan import QuantPlan
+from bitwright.run import LayerwiseRun, open_piece
 
 __all__ = ["MIN_SAVED", "better_methods"]
 

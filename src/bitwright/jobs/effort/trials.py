@@ -13,7 +13,7 @@ from bitwright.assess.judge import Judge, Judgement
 from bitwright.data import Sample, Samples, split_samples
 from bitwright.decide.layout.static import lay_out
 from bitwright.errors import BitwrightError, ModelError, RecipeError
-from bitwright.graph import carried_model, carry_model, load_model, run_session
+from bitwright.graph import carried_model, carry_model, load_model
 from bitwright.jobs.calibration import Calibrated, Calibration, observe_everything
 from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.opening import Prepared, open_model, prepare_further
@@ -22,6 +22,7 @@ from bitwright.jobs.smoothing import apply_factors, smooth_activations
 from bitwright.jobs.static import Decided, decide_layout, round_weights
 from bitwright.plan import QuantPlan, Smoothing
 from bitwright.recipe import Recipe
+from bitwright.run import run_session
 from bitwright.support.wording import counted
 
 __all__ = ["FIRST", "HALVES", "MAX_JUDGED", "Trial", "Trials", "preparation_key"]

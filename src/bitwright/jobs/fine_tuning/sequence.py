@@ -37,9 +37,9 @@ from bitwright.jobs.fine_tuning.workers import (
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned
 from bitwright.learning.reports import notes_of
-from bitwright.observe import LayerInputs, run_side_by_side
 from bitwright.plan import QuantPlan
 from bitwright.recipe import FineTuning
+from bitwright.run import LayerInputs, run_side_by_side
 from bitwright.support.engines import LOCAL, Engine, Workers
 from bitwright.support.progress import Progress, ProgressUpdate, show_progress
 

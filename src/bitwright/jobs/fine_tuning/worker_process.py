@@ -11,9 +11,9 @@ from bitwright.graph import load_model
 from bitwright.jobs.fine_tuning.checkpoints import Checkpoints
 from bitwright.jobs.fine_tuning.segment import SegmentLearner
 from bitwright.jobs.fine_tuning.workers import one_thread
-from bitwright.observe.spool import SharedRow
 from bitwright.plan import QuantPlan
 from bitwright.recipe import FineTuning
+from bitwright.run.spool import SharedRow
 
 __all__ = ["Worker"]
 

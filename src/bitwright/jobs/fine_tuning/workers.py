@@ -23,9 +23,9 @@ from bitwright.errors import ModelError
 from bitwright.graph import carried_model, save_model
 from bitwright.jobs.fine_tuning.checkpoints import Checkpoints
 from bitwright.jobs.fine_tuning.segment import Learned, SegmentLearner
-from bitwright.observe import LayerInputs
 from bitwright.plan import QuantPlan
 from bitwright.recipe import FineTuning
+from bitwright.run import LayerInputs
 from bitwright.support.files import Closing
 from bitwright.support.processes import WorkerError, WorkerLost, WorkerProcess
 from bitwright.support.scratch import ScratchFolder

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from bitwright.data import Sample
 from bitwright.decide.ops import LINEAR_OPS
 from bitwright.errors import RecipeError
-from bitwright.graph import clone_model, open_session, written_size
+from bitwright.graph import clone_model, written_size
 from bitwright.jobs.fine_tuning.constants import find_constants, with_quantized_activations
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, open_quantized
@@ -33,6 +33,7 @@ from bitwright.jobs.tuning.units import (
     open_unit_variants,
 )
 from bitwright.plan import QuantPlan
+from bitwright.run import open_session
 from bitwright.support.engines import LOCAL, Engine
 
 __all__ = ["Candidates", "Made", "StaticCandidates", "keep_figures"]

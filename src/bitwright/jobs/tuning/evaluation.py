@@ -22,9 +22,10 @@ from bitwright.assess.judge.sequential import (
 )
 from bitwright.data import Sample
 from bitwright.data.labelled import ArrayStore, LabelledSamples
-from bitwright.graph import PortableModel, open_session, run_session
+from bitwright.graph import PortableModel
 from bitwright.jobs.tuning.journal import Journal
 from bitwright.jobs.tuning.metrics import Metric, Outputs, margin_of
+from bitwright.run import open_session, run_session
 from bitwright.support.engines import LOCAL, Engine, Workers
 
 __all__ = ["Evaluator", "Outcome", "Runnable"]

@@ -7,13 +7,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from bitwright import graph
 from bitwright.assess.judge import Judgement, OutputJudgement
 from bitwright.assess.judge.judgement import combine_losses
 from bitwright.assess.outputs import ComparedOutputs, OutputErrors
 from bitwright.data import Sample
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Written
+from bitwright.run import run_session
 
 __all__ = ["answer_loss", "compare_answers", "show_figures"]
 
@@ -27,9 +27,9 @@ def compare_answers(
     with ThreadPoolExecutor(1) as weighing:
         last: Future[None] | None = None
         for sample in samples:
-            expected = graph.run_session(prepared.reference_session, sample)
+            expected = run_session(prepared.reference_session, sample)
             for each, written in zip(errors, models, strict=True):
-                found = graph.run_session(written.session, sample)
+                found = run_session(written.session, sample)
                 if last is not None:
                     last.result()
                 last = weighing.submit(each.add, sample, expected, found)

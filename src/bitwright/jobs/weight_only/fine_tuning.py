@@ -22,10 +22,10 @@ from bitwright.learning.reports import SegmentReport, require_torch
 from bitwright.learning.segments import segments_to_learn
 from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.numerics.stacked import as_matrix
-from bitwright.observe import LayerInputs, run_side_by_side
 from bitwright.plan import QuantPlan
 from bitwright.recipe import AdaRound, SignRound
 from bitwright.rounding.store import BlockStore
+from bitwright.run import LayerInputs, run_side_by_side
 
 if TYPE_CHECKING:
     import torch

@@ -38,6 +38,7 @@ from bitwright.numerics.nbits import LazyBlocks
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Nearest, Recipe
 from bitwright.rounding.store import BlockStore
+from bitwright.run import open_session
 from bitwright.support.logs import logged
 from bitwright.support.progress import ProgressLines
 from bitwright.support.wording import counted
@@ -197,7 +198,7 @@ def _emit(prepared: Prepared, plan: QuantPlan, weights: Mapping[str, LazyBlocks]
         return Written(
             quantized, plan.with_notes([_IN_FLOAT]), _open_values(prepared, plan, weights)
         )
-    session = graph.open_session(quantized, providers=prepared.providers)
+    session = open_session(quantized, providers=prepared.providers)
     return Written(quantized, plan, session)
 
 
@@ -218,7 +219,7 @@ def _open_values(prepared: Prepared, plan: QuantPlan, weights: Mapping[str, Lazy
     model = graph.clone_model(prepared.model)
     readers = {name: planned.nodes for name, planned in plan.weights.items()}
     emit_blocks(model, weights, readers=readers, output=NVFP4_VALUES)
-    return graph.open_session(model, providers=prepared.providers)
+    return open_session(model, providers=prepared.providers)
 
 
 def _fine_tune(

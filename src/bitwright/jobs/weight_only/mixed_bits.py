@@ -14,12 +14,11 @@ import onnx_ir as ir
 
 from bitwright.decide.layout.branches import find_branches
 from bitwright.decide.layout.mixed_bits import choose_by_loss, choose_by_place
-from bitwright.graph import Piece
 from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
 from bitwright.numerics.blocks import SHRINKS, quantize_in_blocks
-from bitwright.observe import LayerInputs, LayerwiseRun
 from bitwright.plan import QuantPlan
 from bitwright.recipe import ByLoss
+from bitwright.run import LayerInputs, LayerwiseRun, Piece
 from bitwright.support.wording import counted
 
 __all__ = ["SAMPLES", "measure_losses", "mix_bits"]

@@ -19,13 +19,13 @@ from bitwright.numerics.blocks import (
     round_to_codes,
 )
 from bitwright.numerics.second_moment import Batches, CrossMoment, SecondMoment
-from bitwright.observe import LayerInputs
 from bitwright.plan import WeightPlan
 from bitwright.recipe import GPTQ, HQQ, Nearest, WeightOnly
 from bitwright.rounding.error_propagation import propagate_error
 from bitwright.rounding.gptq import HessianFactor, factor_hessian, gptq
 from bitwright.rounding.hqq import hqq
 from bitwright.rounding.refinement import refine
+from bitwright.run import LayerInputs
 
 __all__ = [
     "ROUNDINGS",

@@ -24,11 +24,11 @@ from bitwright.jobs.weight_only.rounding import (
 )
 from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.blocks import QuantizedBlocks
-from bitwright.observe import LayerInputs, LayerwiseRun, run_side_by_side
-from bitwright.observe.layerwise import Pieces
 from bitwright.plan import QuantPlan, Smoothing
 from bitwright.recipe import WeightOnly
 from bitwright.rounding.store import BlockStore
+from bitwright.run import LayerInputs, LayerwiseRun, run_side_by_side
+from bitwright.run.layerwise import Pieces
 from bitwright.support.engines import LOCAL, Engine, Workers
 from bitwright.support.wording import counted
 

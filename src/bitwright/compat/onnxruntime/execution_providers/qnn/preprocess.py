@@ -26,6 +26,7 @@ from bitwright.compat.onnxruntime.onnx_model import ONNXModel
 from bitwright.compat.onnxruntime.quant_utils import get_opset_version
 from bitwright.compat.onnxruntime.shape_inference import read_external_data
 from bitwright.errors import did_you_mean
+from bitwright.run import open_session
 from bitwright.support.scratch import ScratchFolder
 
 __all__ = [
@@ -136,7 +137,7 @@ def save_and_reload_optimize_model(model: ModelProto, shape_infer: bool) -> Mode
         graph.infer_shapes(loaded)
     with ScratchFolder("qnn") as scratch:
         file = scratch.path / "optimized.onnx"
-        graph.open_session(loaded, level="basic", optimized_to=file)
+        open_session(loaded, level="basic", optimized_to=file)
         optimized = onnx.load(file)
     mark = {"onnx.infer": "onnxruntime.tools.qnn.preprocess"}
     known = {entry.key: entry.value for entry in optimized.metadata_props}

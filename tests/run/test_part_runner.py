@@ -5,15 +5,16 @@ import pytest
 from support.models import build, make_cnn, make_samples, make_transformer, node, weight
 
 import bitwright
-from bitwright.graph import infer_shapes, load_model, piece_runner
-from bitwright.graph.inner_values import SessionRunner
-from bitwright.graph.piece_runner import PieceRunner, open_runner
+from bitwright.graph import infer_shapes, load_model
+from bitwright.run import part_runner
+from bitwright.run.part_runner import PieceRunner, open_runner
+from bitwright.run.tensor_groups import SessionRunner
 
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(piece_runner, "MOST_NODES", 1)
-    monkeypatch.setattr(piece_runner, "PIECE_NODES", 2)
+    monkeypatch.setattr(part_runner, "MOST_NODES", 1)
+    monkeypatch.setattr(part_runner, "PIECE_NODES", 2)
 
 
 def tensors_of(model):
@@ -50,7 +51,7 @@ def test_ranges_are_observed_in_pieces(small):
     model = make_cnn()
     samples = make_samples(model, 3)
     in_pieces = bitwright.make_plan(model, data=samples)
-    piece_runner.MOST_NODES = 1000
+    part_runner.MOST_NODES = 1000
     whole = bitwright.make_plan(model, data=samples)
     assert in_pieces.tensors.keys() == whole.tensors.keys()
     for name, entry in whole.tensors.items():

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.graph.inner_values import SessionRunner
-from bitwright.graph.pieces import Extractor, Piece, cut_model
 from bitwright.graph.subgraphs import subgraphs_of
 from bitwright.graph.tensors import ARRAY_TYPES
+from bitwright.run.part import Extractor, Piece, cut_model
+from bitwright.run.tensor_groups import SessionRunner
 
 __all__ = ["PieceRunner", "open_runner"]
 

@@ -15,7 +15,9 @@ from onnx import TensorProto, helper
 
 from bitwright import load_demo, quantize
 from bitwright.errors import ModelError, TargetError
-from bitwright.graph import load_model, open_session, run_session, runtime_reason, sessions
+from bitwright.graph import load_model
+from bitwright.run import open_session, run_session, runtime_reason
+from bitwright.run import session as sessions
 
 X = {"x": np.random.default_rng(0).standard_normal((2, 64)).astype(np.float32)}
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bitwright.errors import OutputError
-from bitwright.observe import Spool
-from bitwright.observe.spool import SharedRow
+from bitwright.run import Spool
+from bitwright.run.spool import SharedRow
 
 ROWS = {
     "float32": [np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((1, 3), np.float32)],
@@ -47,7 +47,7 @@ def test_another_process_reads_it(tmp_path):
         spool.append("x", np.arange(4, dtype=np.float32))
         described = msgspec.json.encode(spool.share("x", tmp_path / "x.bin")).decode()
         program = (
-            "import msgspec, sys; from bitwright.observe.spool import SharedRow; "
+            "import msgspec, sys; from bitwright.run.spool import SharedRow; "
             "print(sum(a.sum() for a in msgspec.json.decode(sys.argv[1], type=SharedRow)))"
         )
         told = subprocess.run(

@@ -21,10 +21,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.errors import DataError
-from bitwright.graph import Piece, cut_model, open_session, run_session
-from bitwright.graph.arena import give_back_memory
-from bitwright.graph.pieces import Extractor
-from bitwright.observe.spool import SharedRow, Spool
+from bitwright.run.arena import give_back_memory
+from bitwright.run.part import Extractor, Piece, cut_model
+from bitwright.run.session import open_session, run_session
+from bitwright.run.spool import SharedRow, Spool
 from bitwright.support.files import Closing
 from bitwright.support.threads import count_cores, default_threads
 

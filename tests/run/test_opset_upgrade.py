@@ -12,14 +12,12 @@ from bitwright.graph import (
     check_model,
     load_model,
     normalize,
-    open_session,
     opset_of,
     opsets,
-    run_session,
     runtime_limits,
     stamp_versions,
-    upgrade_opset,
 )
+from bitwright.run import open_session, run_session, upgrade_opset
 
 RNG = np.random.default_rng(0)
 

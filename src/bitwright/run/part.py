@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from bitwright.errors import ModelError, did_you_mean
 from bitwright.graph.constants import is_transposed_constant
-from bitwright.graph.sessions import open_session, run_session
 from bitwright.graph.subgraphs import subgraphs_of
+from bitwright.run.session import open_session, run_session
 
 __all__ = ["Extractor", "Piece", "cut_model", "extract_piece", "open_piece"]
 

@@ -7,14 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitwright.errors import ModelError
-from bitwright.graph import (
-    cut_model,
-    extract_piece,
-    infer_shapes,
-    load_model,
-    open_session,
-    run_session,
-)
+from bitwright.graph import infer_shapes, load_model
+from bitwright.run import cut_model, extract_piece, open_session, run_session
 
 TEXT = """
 <ir_version: 10, opset_import: ["" : 21]>

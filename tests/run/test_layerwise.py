@@ -6,8 +6,8 @@ import pytest
 from support.models import build, node
 
 from bitwright.errors import DataError
-from bitwright.graph import expose, load_model, open_session, run_session
-from bitwright.observe import LayerwiseRun, Spool
+from bitwright.graph import expose, load_model
+from bitwright.run import LayerwiseRun, Spool, open_session, run_session
 
 DEPTH, WIDTH = 4, 8
 
@@ -45,7 +45,7 @@ STARTS = [f"mm{layer}" for layer in range(DEPTH)]
 
 @pytest.mark.parametrize("cores", [1, 2, 5])
 def test_each_stop_sees_what_the_whole_model_computes_there(monkeypatch, cores):
-    monkeypatch.setattr("bitwright.observe.layerwise.count_cores", lambda: cores)
+    monkeypatch.setattr("bitwright.run.layerwise.count_cores", lambda: cores)
     model, data = chain(), samples(7)
     plain = [dict(sample) for sample in data]
     with LayerwiseRun(model, STARTS, data) as run:

@@ -17,11 +17,11 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from bitwright.errors import ModelError, TargetError, did_you_mean
-from bitwright.graph.arena import share_arena
 from bitwright.graph.cloning import clone_model, to_message, value_with_tensor
 from bitwright.graph.loading import load_model
 from bitwright.graph.tensors import external_path, shape_of, tensor_slots
 from bitwright.graph.versions import runtime_limits
+from bitwright.run.arena import share_arena
 from bitwright.support.scratch import ScratchFolder
 from bitwright.support.threads import default_threads
 
@@ -139,7 +139,7 @@ def open_session(
 
     `level` is the graph optimization ("all" is the runtime's default), `threads` None means all
     cores (on a worker of a cluster one), `providers` None means the CPU. The memory arena is off
-    because it never gives memory back; a "shared" one is that of the process (`graph.arena`). With
+    because it never gives memory back; a "shared" one is that of the process (`run.arena`). With
     an arena, threads wait in a loop, as the runtime lets them: they answer faster, and take the
     cores from whatever else works. `custom_ops` are libraries to register. External data is read
     where it lies; nothing is copied. An IR version that the runtime would not read is lowered for

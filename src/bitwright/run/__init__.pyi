@@ -1,0 +1,16 @@
+"""The names of this package and where each is defined."""
+
+from .layerwise import LayerInputs as LayerInputs
+from .layerwise import LayerwiseRun as LayerwiseRun
+from .layerwise import run_side_by_side as run_side_by_side
+from .opset_upgrade import upgrade_opset as upgrade_opset
+from .part import Piece as Piece
+from .part import cut_model as cut_model
+from .part import extract_piece as extract_piece
+from .part import open_piece as open_piece
+from .session import Level as Level
+from .session import open_session as open_session
+from .session import run_session as run_session
+from .session import runtime_reason as runtime_reason
+from .spool import Spool as Spool
+from .tensor_groups import SessionRunner as SessionRunner

@@ -1,0 +1,3 @@
+from support.small_graphs import builders, ocr_model, silero
+
+__all__ = ["builders", "ocr_model", "silero"]
