@@ -23,6 +23,7 @@ __all__ = [
     "Read",
     "RecipeParts",
     "Row",
+    "as_given",
     "checked",
     "choice",
     "ignore_unknown",
@@ -53,6 +54,8 @@ Row = Callable[[str, Any], Changes]
 class RecipeParts:
     """The fields of a recipe, gathered option by option: a dict for each part of it."""
 
+    asked: dict[str, Any] = field(default_factory=dict)
+    """What several fields follow from: a method, a target, switches of whole steps."""
     recipe: dict[str, Any] = field(default_factory=dict)
     select: dict[str, Any] = field(default_factory=dict)
     place: dict[str, Any] = field(default_factory=dict)
@@ -182,6 +185,11 @@ def ignore_unknown(
 def to(path: str, read: Read | None = None) -> Row:
     """Return the row of an option that sets one field; without `read` it is True or False."""
     return lambda what, value: {path: (read or read_switch)(what, value)}
+
+
+def as_given(_: str, value: Any) -> Any:
+    """Return a value that is read later, with others."""
+    return value
 
 
 def when_on(changes: Changes) -> Row:

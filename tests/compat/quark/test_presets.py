@@ -24,8 +24,8 @@ from bitwright.compat.quark import (
 )
 from bitwright.compat.quark.config import PRESET_ARGUMENTS
 from bitwright.compat.quark.quantizer import fused_options
-from bitwright.compat.vai_q_onnx.options import read_options
-from bitwright.compat.vai_q_onnx.translate import Request, to_recipe
+from bitwright.compat.vai_q_onnx.options import ARGUMENTS, read_request
+from bitwright.compat.vai_q_onnx.translate import to_recipe
 from bitwright.errors import DataError
 from bitwright.recipe import MinMax, named_recipe
 from bitwright.recipe.named import PRESETS
@@ -40,25 +40,13 @@ CALIBRATED = [n for n in PRESET_ARGUMENTS if n not in ("UINT8_DYNAMIC_QUANT", "M
 @pytest.mark.parametrize("name", CALIBRATED)
 def test_a_preset_is_the_recipe_of_its_name(name):
     config = quark.get_default_config(name)
-    request = Request(
-        quant_format=config.quant_format,
-        calibrate_method=config.calibrate_method,
-        activation_type=config.activation_type,
-        weight_type=config.weight_type,
-        hardware="npu-cnn"
-        if config.enable_npu_cnn
-        else "npu-transformer"
-        if config.enable_npu_transformer
-        else None,
-        cle=config.include_cle,
-        fine_tune=config.include_fast_ft,
-    )
     plain, tail, method = name.partition("_ADA")
     expected = named_recipe(OTHER_NAMES.get(plain, plain) + tail + method)
     if plain == "A16W8":  # which is S16S8_ASWS but for its ranges
         expected = expected.replace(ranges=MinMax())
     options = {**dict.fromkeys(fused_options(config), True), **config.extra_options}
-    made = to_recipe(request, read_options(options), expected.name)
+    arguments = {name: getattr(config, name) for name in ARGUMENTS if hasattr(config, name)}
+    made = to_recipe(read_request(arguments, options), expected.name)
     # A recipe refuses names that no node has, as all of ours; scripts go on with a warning.
     made = made.replace(select=made.select.replace(unknown_names="refuse"))
     # Recipes write blocks as they are documented, Quark rounds halves to even.

@@ -20,7 +20,7 @@ from bitwright.compat.onnxruntime.enums import (
 )
 from bitwright.compat.quark.given_ranges import QuantizationParams, QuantizerError
 from bitwright.compat.quark.tensor_quantizer import QuantizedValue, TensorQuantizer, as_type
-from bitwright.compat.vai_q_onnx.translate import Request
+from bitwright.compat.vai_q_onnx.options import read_request
 from bitwright.decide.layout.static import lay_out
 from bitwright.jobs.opening import open_model
 from bitwright.recipe import Override
@@ -77,19 +77,19 @@ class VitisONNXQuantizer(TensorQuantizer):
         options = dict(extra_options or {})
         if types:
             options["TensorQuantOverrides"] = {**types, **options.get("TensorQuantOverrides", {})}
-        request = Request(
-            quant_format=QuantFormat.QOperator,
-            calibrate_method=calibrate_method,
-            activation_type=as_type(activation_qType, "activation type"),
-            weight_type=as_type(weight_qType, "weight type"),
-            per_channel=per_channel,
-            reduce_range=reduce_range,
-            op_types=op_types_to_quantize or (),
-            nodes=nodes_to_quantize or (),
-            exclude=nodes_to_exclude or (),
-            optimize=False,
-        )
-        super().__init__(model, mode, static, tensors_range, request, options)
+        arguments = {
+            "quant_format": QuantFormat.QOperator,
+            "calibrate_method": calibrate_method,
+            "activation_type": as_type(activation_qType, "activation type"),
+            "weight_type": as_type(weight_qType, "weight type"),
+            "per_channel": per_channel,
+            "reduce_range": reduce_range,
+            "op_types_to_quantize": op_types_to_quantize,
+            "nodes_to_quantize": nodes_to_quantize,
+            "nodes_to_exclude": nodes_to_exclude,
+            "optimize_model": False,
+        }
+        super().__init__(model, mode, static, tensors_range, read_request(arguments, options))
         self._original = model
         self.mode, self.static = QuantizationMode.QLinearOps, True
         self.weight_qType = self.recipe.weight.onnx_type

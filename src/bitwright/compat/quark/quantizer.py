@@ -41,7 +41,7 @@ from bitwright.compat.vai_q_onnx.enums import (
     read_format,
     read_type,
 )
-from bitwright.compat.vai_q_onnx.static import read_subgraphs
+from bitwright.compat.vai_q_onnx.options import read_subgraphs
 from bitwright.data import Sample, open_data
 from bitwright.errors import DataError, RecipeError, did_you_mean
 from bitwright.graph import load_model
@@ -111,7 +111,7 @@ class ModelQuantizer:
                 samples = _read(model_input, calibration_data_reader, calibration_data_path)
                 calibration_data_reader, calibration_data_path = samples, None
                 layered = _without_search(layered, model_input, samples)
-            config = flatten(layered, _graph_only(model_input))
+            config = flatten(layered, static.graph_only(model_input))
         quiet = config.ignore_warnings or config.extra_options.get("IgnoreWarnings")
         with warnings.catch_warnings():
             if quiet:
@@ -165,12 +165,14 @@ def _without_search(config: QConfig, model: Any, samples: list[Sample]) -> QConf
     expected = outputs(model)
 
     def score(layers: dict[Any, list[str]]) -> float:
-        flat = replace(flatten(with_layers(layers, plain), _graph_only(model)), print_summary=False)
+        flat = replace(
+            flatten(with_layers(layers, plain), static.graph_only(model)), print_summary=False
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the model that is kept gives them again
             return distance(expected, outputs(_quantize(flat, model, None, samples, None)))
 
-    nodes = {node.name: node.op_type for node in _graph_only(model).graph.node}
+    nodes = {node.name: node.op_type for node in static.graph_only(model).graph.node}
     layers = choose_layers(
         score,
         step.choices(nodes),
@@ -213,7 +215,7 @@ def _pair_options(config: QuantizationConfig, model: Any) -> dict[str, Any]:
     if weight in (FLOAT16, BFLOAT16):
         options["AddQDQPairToWeight"] = True  # as there: float weights, which their pairs round
     # Standard pairs of 16 bits begin with opset 21; below, the runtime has its own.
-    opset = next((o.version for o in _graph_only(model).opset_import if o.domain == ""), 1)
+    opset = next((o.version for o in static.graph_only(model).opset_import if o.domain == ""), 1)
     if wide and format == "qdq" and 13 <= opset < 21:
         options["UseQDQContribOps"] = True
     return options
@@ -288,12 +290,6 @@ def _needs_data(config: QuantizationConfig) -> bool:
     return read_type(config.activation_type, "activation type").needs_range
 
 
-def _graph_only(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
-    if isinstance(model, onnx.ModelProto):
-        return model
-    return onnx.load(str(model), load_external_data=False)
-
-
 def _quantize_dynamic(
     config: QuantizationConfig,
     model: str | Path | onnx.ModelProto,
@@ -319,7 +315,7 @@ def _quantize_dynamic(
                 op_types=tuple(config.op_types_to_quantize) or None,
                 nodes=tuple(config.nodes_to_quantize) or None,
                 exclude=tuple(config.nodes_to_exclude),
-                exclude_between=read_subgraphs(config.subgraphs_to_exclude),
+                exclude_between=read_subgraphs("subgraphs_to_exclude", config.subgraphs_to_exclude),
             ),
         ),
         external_data=True if config.use_external_data_format else None,

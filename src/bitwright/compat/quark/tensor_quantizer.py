@@ -6,7 +6,7 @@ Bitwright's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -29,8 +29,7 @@ from bitwright.compat.quark.given_ranges import (
     parameters_of_ranges,
 )
 from bitwright.compat.vai_q_onnx.enums import read_method, read_type
-from bitwright.compat.vai_q_onnx.options import read_options
-from bitwright.compat.vai_q_onnx.translate import Request, choose_ranges, to_recipe
+from bitwright.compat.vai_q_onnx.translate import choose_ranges, to_recipe
 from bitwright.decide.ranges.methods import weight_range
 from bitwright.numerics.quantize import quantize
 from bitwright.numerics.scales import affine_parameters
@@ -73,8 +72,7 @@ class TensorQuantizer:
         mode: Any,
         static: bool,
         tensors_range: Any,
-        request: Request,
-        extra_options: Mapping[str, Any] | None,
+        asked: RecipeParts,
     ) -> None:
         if (
             as_member(QuantizationMode, mode, "quantization mode")
@@ -85,8 +83,8 @@ class TensorQuantizer:
             raise QuantizerError("static is True; see quantize_dynamic for the other kind.")
         self.model = onnx.ModelProto()
         self.model.CopyFrom(model)
-        self.calibrate_method: Enum = read_method(request.calibrate_method)
-        self.recipe: Recipe = to_recipe(request, read_options(extra_options), "quark")
+        self.calibrate_method: Enum = read_method(asked.asked["method"])
+        self.recipe: Recipe = to_recipe(asked, "quark")
         self.tensors_range = tensors_range
         self.parent: TensorQuantizer | None = None
         """The quantizer of the outer graph, for a body of If, Loop or Scan."""

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from bitwright.compat.options import Changes, read_mapping, refuse_unknown
+from bitwright.compat.options import Changes, Row, read_mapping, refuse_unknown
 from bitwright.errors import RecipeError
 from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, BlockFloat
 from bitwright.numerics.types import qtype
 
-__all__ = ["block_rounding", "read_block_type"]
+__all__ = ["attributes_of", "read_block_type"]
 
 _ROUNDINGS = ("half-away", "half-up", "half-even")
 _COMMON = {"axis": 1, "rounding_mode": 0}
@@ -33,32 +33,37 @@ _OPTIONS = {"QBFP": "BFPAttributes", "QMX": "MXAttributes"}
 _FIXED = ("axis", "convert_to_bfloat_before_bfp", "use_compiler_version_cpu_kernel")
 
 
-def block_rounding(what: str, value: Any) -> Changes:
-    """Return the row of either option: where mantissas go that lie between two.
+def attributes_of(option: str) -> Row:
+    """Return the row of either option: its attributes, and how mantissas are rounded.
 
-    >>> block_rounding("option 'MXAttributes'", {"rounding_mode": 2})
-    {'place.block_rounding': 'half-even'}
+    >>> attributes_of("MXAttributes")("it", {"rounding_mode": 2})["place.block_rounding"]
+    'half-even'
     """
-    given = read_mapping(what, value, "attributes")
-    mode = given.get("rounding_mode")
-    if mode is None:
-        return {}
-    if mode not in range(len(_ROUNDINGS)):
-        raise RecipeError(f"rounding_mode of {what} is 0, 1 or 2, not {mode!r}.")
-    return {"place.block_rounding": _ROUNDINGS[mode]}
+
+    def row(what: str, value: Any) -> Changes:
+        given = read_mapping(what, value, "attributes")
+        mode = given.get("rounding_mode")
+        changes: Changes = {f"asked.{option}": given}
+        if mode is None:
+            return changes
+        if mode not in range(len(_ROUNDINGS)):
+            raise RecipeError(f"rounding_mode of {what} is 0, 1 or 2, not {mode!r}.")
+        return {**changes, "place.block_rounding": _ROUNDINGS[mode]}
+
+    return row
 
 
-def read_block_type(value: Any, options: Mapping[str, Any] | None) -> Any:
-    """Return the number type that QBFP or QMX stands for with these options; other types as given.
+def read_block_type(value: Any, options: Mapping[str, Any]) -> Any:
+    """Return the number type that QBFP or QMX stands for with these attributes, or the value.
 
     >>> attributes = {"bfp_method": "to_bfp_prime", "bit_width": 13, "block_size": 16}
     >>> read_block_type("QBFP", {"BFPAttributes": attributes}).name
     'mx6'
     """
     option = _OPTIONS.get(value.name if isinstance(value, Enum) else str(value))
-    if option is None or not (options or {}).get(option):
+    if option is None or not options.get(option):
         return value
-    given = read_mapping(f"option {option!r}", (options or {})[option], "attributes")
+    given = options[option]
     refuse_unknown(given, _DEFAULTS[option], f" in {option}")
     wanted = {**_DEFAULTS[option], **given}
     for name in _FIXED:

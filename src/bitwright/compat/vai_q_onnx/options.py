@@ -9,8 +9,10 @@ from typing import Any
 from bitwright.compat.onnxruntime.options import read_channel_axes, read_overrides
 from bitwright.compat.options import (
     Changes,
+    Read,
     RecipeParts,
     Row,
+    as_given,
     checked,
     choice,
     negated,
@@ -28,7 +30,7 @@ from bitwright.compat.options import (
     translate,
     when_on,
 )
-from bitwright.compat.vai_q_onnx.blocks import block_rounding
+from bitwright.compat.vai_q_onnx.blocks import attributes_of
 from bitwright.compat.vai_q_onnx.enums import read_type
 from bitwright.compat.vai_q_onnx.finetuning import read_fast_finetune
 from bitwright.errors import RecipeError
@@ -44,9 +46,36 @@ from bitwright.recipe import (
 )
 from bitwright.support.notices import warn_user
 
-__all__ = ["OLD_NAMES", "OPTIONS", "REFUSED", "read_options", "weight_recipe"]
+__all__ = [
+    "ARGUMENTS",
+    "OLD_ARGUMENTS",
+    "OLD_NAMES",
+    "OPTIONS",
+    "REFUSED",
+    "REFUSED_ARGUMENTS",
+    "read_options",
+    "read_request",
+    "read_subgraphs",
+    "weight_recipe",
+]
 
-# Old name -> the name of today. Both work.
+# Old argument -> the name of today. Both work.
+OLD_ARGUMENTS = {
+    "enable_dpu": "enable_npu_cnn",
+    "enable_ipu_cnn": "enable_npu_cnn",
+    "enable_ipu_transformer": "enable_npu_transformer",
+    "inclue_cle": "include_cle",
+}
+
+# Arguments of the newest package that nothing here answers to, and why.
+REFUSED_ARGUMENTS = {
+    "include_rotation": "there is no rotation of weights yet",
+    "include_auto_mp": "bitwright.find_sensitivity says which nodes to keep in 16 bits or float",
+    "specific_tensor_precision": "give the type of single tensors in TensorQuantOverrides",
+    "crypto_mode": "give a ModelProto and no model_output to write nothing",
+}
+
+# Old option -> the name of today. Both work.
 OLD_NAMES = {
     "MinMSEMode": "MinMSEModePof2Scale",
     "TensorsRangeFile": "SaveAndRestore",
@@ -73,6 +102,60 @@ options themselves.
             parts.notes.append(f"option {option!r} is called {today!r} today.")
         parts.apply(option, changes)
     return parts
+
+
+def read_request(arguments: Mapping[str, Any], options: Mapping[str, Any] | None) -> RecipeParts:
+    """Return what arguments of `quantize_static` and its `extra_options` ask for.
+
+    >>> read_request({"enable_dpu": True}, {"AlignPool": False}).notes
+    ['enable_dpu is called enable_npu_cnn today.']
+    """
+    parts = read_options(options)
+    notes = []
+    for name, value in arguments.items():
+        today = OLD_ARGUMENTS.get(name, name)
+        changes = ARGUMENTS[today](name, value)
+        parts.apply(name, changes)
+        if changes and today != name:
+            notes.append(f"{name} is called {today} today.")
+    parts.notes[:0] = notes
+    if parts.asked.get("npu_cnn") and parts.asked.get("npu_transformer"):
+        raise RecipeError("enable_npu_cnn and enable_npu_transformer are two targets; choose one.")
+    if parts.asked.get("all_op_types") and "op_types" in parts.select:
+        raise RecipeError("QuantizeAllOpTypes contradicts op_types_to_quantize; choose one.")
+    return parts
+
+
+def read_subgraphs(what: str, given: Any) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    """Return the first and last nodes of each part that stays float."""
+    try:
+        return tuple((_read_ends(first), _read_ends(last)) for first, last in given or ())
+    except (TypeError, ValueError) as error:
+        raise RecipeError(
+            f"{what} is a list of ([first nodes], [last nodes]), by name, not {given!r}."
+        ) from error
+
+
+def _read_ends(given: Any) -> tuple[str, ...]:
+    if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+        raise TypeError(given)
+    return tuple(given)
+
+
+def _read_excluded(what: str, given: Any) -> tuple[str, ...]:
+    # A regular expression as Quark writes it has no "re:".
+    names = read_names(what, given)
+    return tuple(f"re:{name[1:]}" if name.startswith("^") else name for name in names)
+
+
+def _names(path: str, read: Read = read_names) -> Row:
+    """Return the row of a list, which asks for nothing where it is empty."""
+
+    def row(what: str, given: Any) -> Changes:
+        found = read(what, given)
+        return {path: found} if found else {}
+
+    return row
 
 
 def _read_percentiles(what: str, given: Any) -> tuple[float, ...]:
@@ -142,9 +225,9 @@ OPTIONS: dict[str, Row] = {
         True, "constants of element-wise ops have the type of activations"
     ),
     "BF16QDQToCast": to("place.bfloat16_casts"),
-    # The rest of these says which number type is meant: `read_block_type` reads it.
-    "BFPAttributes": block_rounding,
-    "MXAttributes": block_rounding,
+    # They also say which number type is meant.
+    "BFPAttributes": attributes_of("BFPAttributes"),
+    "MXAttributes": attributes_of("MXAttributes"),
     "BF16WithClip": only(True, "bfloat16 pairs saturate by themselves"),
     "RefineBlockAxis": only(True, "blocks lie along what a product sums up"),
     "UseFP32Scale": only(True, "float16 models are computed in float32 between their ends"),
@@ -180,7 +263,7 @@ OPTIONS: dict[str, Row] = {
     # Which nodes, and where pairs go
     "EnableSubgraph": to("select.subgraphs"),
     "MatMulConstBOnly": to("select.constant_weights_only"),
-    "QuantizeAllOpTypes": to("select.all_op_types"),
+    "QuantizeAllOpTypes": to("asked.all_op_types"),
     "ForceQuantizeNoInputCheck": to("place.force_shared"),
     "AddQDQPairToWeight": to("place.weight_pairs"),
     "OpTypesToExcludeOutputQuantization": to("place.unquantized_outputs", read_op_types),
@@ -216,7 +299,7 @@ OPTIONS: dict[str, Row] = {
     "ConvertClipToRelu": to("rewrite.clip_to_relu"),
     "ReplaceClip6Relu": to("rewrite.clip6_to_relu"),
     # Stand-ins for what the NPU computes
-    "SimulateDPU": to("simulate.asked"),
+    "SimulateDPU": to("asked.simulate"),
     "ConvertLeakyReluToDPUVersion": to("simulate.leaky_relu"),
     "ConvertSigmoidToHardSigmoid": to("simulate.sigmoid"),
     "ConvertHardSigmoidToDPUVersion": to("simulate.hard_sigmoid"),
@@ -226,7 +309,7 @@ OPTIONS: dict[str, Row] = {
     "ConvertInstanceNormToDPUVersion": to("simulate.instance_norm"),
     "ConvertClipToDPUVersion": to("simulate.clip"),
     # Limits of the NPU
-    "NPULimitationCheck": to("limits.asked"),
+    "NPULimitationCheck": to("asked.limits"),
     "AdjustShiftCut": to("limits.shift_cut"),
     "AdjustShiftBias": to("limits.shift_bias"),
     "AdjustShiftRead": to("limits.shift_read"),
@@ -257,6 +340,33 @@ OPTIONS: dict[str, Row] = {
     "MatMulNBitsParams": lambda _, settings: {},
     "GPTQParams": lambda _, settings: {},
 }
+"""The name of an option -> its row; a new option is one more."""
+
+ARGUMENTS: dict[str, Row] = {
+    "quant_format": to("asked.format", as_given),
+    "calibrate_method": to("asked.method", as_given),
+    "activation_type": to("asked.activation", as_given),
+    "weight_type": to("asked.weight", as_given),
+    "per_channel": to("recipe.per_channel"),
+    "reduce_range": to("recipe.reduce_range"),
+    "optimize_model": to("recipe.optimize"),
+    "convert_nchw_to_nhwc": to("rewrite.channels_last"),
+    "convert_fp16_to_fp32": to("rewrite.widen_interface"),
+    "input_nodes": _names("select.input_nodes"),
+    "output_nodes": _names("select.output_nodes"),
+    "op_types_to_quantize": _names("select.op_types"),
+    "extra_op_types_to_quantize": _names("asked.extra_op_types"),
+    "nodes_to_quantize": _names("select.nodes"),
+    "nodes_to_exclude": _names("select.exclude", _read_excluded),
+    "subgraphs_to_exclude": _names("select.exclude_between", read_subgraphs),
+    "enable_npu_cnn": when_on({"asked.npu_cnn": True}),
+    "enable_npu_transformer": when_on({"asked.npu_transformer": True}),
+    "include_cle": when_on({"asked.equalize": True}),
+    "include_sq": to("asked.smooth"),
+    "include_fast_ft": to("asked.fine_tune"),
+    "vendor_names": to("place.vendor_names", as_given),
+}
+"""The name of an argument of `quantize_static` -> its row."""
 
 _WEIGHT_ONLY = "use UseMatMulNBits, or a weight-only recipe of bitwright.quantize"
 _SENSITIVITY = "bitwright.find_sensitivity says which nodes to keep in 16 bits or float"
@@ -332,11 +442,13 @@ _GPTQ_WITH_ACTIVATIONS = {
 }
 
 
-def weight_recipe(options: Mapping[str, Any], select: Selection, name: str) -> Recipe | None:
+def weight_recipe(
+    options: Mapping[str, Any], select: Mapping[str, Any], name: str
+) -> Recipe | None:
     """Return the recipe of options with `UseMatMulNBits`; None: they ask for something else.
 
     >>> options = {"UseMatMulNBits": True, "MatMulNBitsParams": {"GroupSize": 32, "Bits": 8}}
-    >>> found = weight_recipe(options, Selection(), "nbits")
+    >>> found = weight_recipe(options, {}, "nbits")
     >>> found.weights.bits, found.weights.block_size, found.weights.symmetric
     (8, 32, True)
     """
@@ -363,7 +475,12 @@ def weight_recipe(options: Mapping[str, Any], select: Selection, name: str) -> R
     return Recipe(
         name=name,
         mode="weight-only",
-        select=select,
+        select=Selection(
+            op_types=select.get("op_types", ("MatMul",)),
+            nodes=select.get("nodes"),
+            exclude=select.get("exclude", ()),
+            exclude_between=select.get("exclude_between", ()),
+        ),
         weights=WeightOnly(
             bits=given["Bits"],
             block_size=given["GroupSize"],

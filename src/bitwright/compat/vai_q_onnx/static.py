@@ -14,36 +14,25 @@ from bitwright.compat.onnxruntime.enums import QuantFormat, QuantType
 from bitwright.compat.onnxruntime.errors import InvalidDataError, raises_builtins
 from bitwright.compat.onnxruntime.storage import store_parameters
 from bitwright.compat.onnxruntime.writing import float_model
-from bitwright.compat.options import read_names, read_switch
-from bitwright.compat.vai_q_onnx.blocks import read_block_type
+from bitwright.compat.options import read_switch
 from bitwright.compat.vai_q_onnx.enums import PowerOfTwoMethod
-from bitwright.compat.vai_q_onnx.options import read_options, weight_recipe
-from bitwright.compat.vai_q_onnx.translate import Hardware, Request, to_recipe
+from bitwright.compat.vai_q_onnx.options import (
+    ARGUMENTS,
+    OLD_ARGUMENTS,
+    REFUSED_ARGUMENTS,
+    read_request,
+    weight_recipe,
+)
+from bitwright.compat.vai_q_onnx.translate import to_recipe
 from bitwright.data import RandomData
 from bitwright.errors import DataError, NothingQuantizedError, RecipeError, did_you_mean
-from bitwright.recipe import GPTQ, Recipe, Selection
+from bitwright.recipe import GPTQ, Recipe
 from bitwright.support.notices import warn_user
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["quantize_static", "read_subgraphs"]
-
-# Old argument -> the name of today. Both work.
-_OLD_ARGUMENTS = {
-    "enable_dpu": "enable_npu_cnn",
-    "enable_ipu_cnn": "enable_npu_cnn",
-    "enable_ipu_transformer": "enable_npu_transformer",
-    "inclue_cle": "include_cle",
-}
-
-# Arguments of the newest package that nothing here answers to, and why.
-_REFUSED_ARGUMENTS = {
-    "include_rotation": "there is no rotation of weights yet",
-    "include_auto_mp": ("bitwright.find_sensitivity says which nodes to keep in 16 bits or float"),
-    "specific_tensor_precision": "give the type of single tensors in TensorQuantOverrides",
-    "crypto_mode": "give a ModelProto and no model_output to write nothing",
-}
+__all__ = ["graph_only", "quantize_static", "read_shapes"]
 
 _warned: set[str] = set()
 
@@ -111,108 +100,61 @@ def quantize_static(
     >>> bitwright.inspect(model).is_quantized
     True
     """
-    _refuse_arguments(others)
-    parts = read_options(extra_options)
-    given = {
-        "enable_dpu": enable_dpu,
-        "enable_ipu_cnn": enable_ipu_cnn,
-        "enable_ipu_transformer": enable_ipu_transformer,
-        "inclue_cle": inclue_cle,
-    }
-    if vendor_names != "vitis-ai":
-        parts.place["vendor_names"] = vendor_names
-    old = {name: read_switch(name, value) for name, value in given.items()}
-    parts.notes[:0] = [
-        f"{name} is called {_OLD_ARGUMENTS[name]} today." for name in old if old[name]
-    ]
-    if read_switch("debug_mode", debug_mode):
+    return _quantize(dict(locals()))
+
+
+def _quantize(given: dict[str, Any]) -> onnx.ModelProto | None:
+    """Quantize a model as the arguments of `quantize_static` say."""
+    model, output, options = given["model_input"], given["model_output"], given["extra_options"]
+    _refuse_arguments(given["others"])
+    asked = {name: value for name, value in given.items() if name in {*ARGUMENTS, *OLD_ARGUMENTS}}
+    parts = read_request(asked, options)
+    if read_switch("debug_mode", given["debug_mode"]):
         parts.notes.append(
             "debug_mode has no effect: bitwright.quantize returns the plan with every decision."
         )
-    request = Request(
-        quant_format=quant_format,
-        calibrate_method=calibrate_method,
-        activation_type=read_block_type(activation_type, extra_options),
-        weight_type=read_block_type(weight_type, extra_options),
-        hardware=_hardware(
-            read_switch("enable_npu_cnn", enable_npu_cnn)
-            or old["enable_ipu_cnn"]
-            or old["enable_dpu"],
-            read_switch("enable_npu_transformer", enable_npu_transformer)
-            or old["enable_ipu_transformer"],
-        ),
-        per_channel=read_switch("per_channel", per_channel),
-        reduce_range=read_switch("reduce_range", reduce_range),
-        input_nodes=read_names("input_nodes", input_nodes),
-        output_nodes=read_names("output_nodes", output_nodes),
-        op_types=_op_types(
-            read_names("op_types_to_quantize", op_types_to_quantize), parts.select, model_input
-        ),
-        extra_op_types=read_names("extra_op_types_to_quantize", extra_op_types_to_quantize),
-        nodes=read_names("nodes_to_quantize", nodes_to_quantize),
-        exclude=read_names("nodes_to_exclude", nodes_to_exclude),
-        exclude_between=read_subgraphs(subgraphs_to_exclude or ()),
-        optimize=read_switch("optimize_model", optimize_model),
-        channels_last=read_switch("convert_nchw_to_nhwc", convert_nchw_to_nhwc),
-        widen_interface=read_switch("convert_fp16_to_fp32", convert_fp16_to_fp32),
-        cle=read_switch("include_cle", include_cle) or old["inclue_cle"],
-        smooth=read_switch("include_sq", include_sq),
-        fine_tune=read_switch("include_fast_ft", include_fast_ft),
-    )
-    select = Selection(
-        op_types=tuple(request.op_types) or ("MatMul",),
-        nodes=tuple(request.nodes) or None,
-        exclude=tuple(request.exclude),
-        exclude_between=request.exclude_between,
-    )
-    recipe = weight_recipe(extra_options or {}, select, "vai_q_onnx")
-    recipe = recipe or to_recipe(request, parts, name="vai_q_onnx")
-    sketches = parts.data.get("sketches")
-    data = _data(
-        calibration_data_reader,
-        calibration_data_path,
-        random_data_reader_input_shape,
-        parts.data,
-        model_input,
-        is_needed=_needs_data(recipe) and (sketches is None or not Path(sketches).exists()),
-    )
+    if parts.asked.get("all_op_types"):
+        parts.select["op_types"] = _all_op_types(model)
+    recipe = weight_recipe(options or {}, parts.select, "vai_q_onnx")
+    recipe = recipe or to_recipe(parts, "vai_q_onnx")
+    data = _data(given, parts.data, recipe)
     _warn_once(parts.notes)
-    outside = read_switch("use_external_data_format", use_external_data_format) or None
-    if model_output is not None:
-        graph.check_destination(model_output, source=model_input)
+    outside = read_switch("use_external_data_format", given["use_external_data_format"]) or None
+    if output is not None:
+        graph.check_destination(output, source=model)
     try:
         result = quantize(
-            model_input,
+            model,
             data=data,
             recipe=recipe,
             limit=parts.data.get("limit"),
             holdout=False,
-            sketches=sketches,
-            providers=execution_providers,
+            sketches=parts.data.get("sketches"),
+            providers=given["execution_providers"],
             device=parts.fine_tune["asked"].device if parts.fine_tune else "cpu",
         )
     except NothingQuantizedError as error:
-        model = float_model(model_input, error)
-        if model_output is None:
-            return ir.to_proto(model)
-        graph.save_model(model, model_output, external_data=outside)
+        unchanged = float_model(model, error)
+        if output is None:
+            return ir.to_proto(unchanged)
+        graph.save_model(unchanged, output, external_data=outside)
         return None
     if recipe.mode == "static" and recipe.output_format.standard_pairs:
         store_parameters(result.model, result.plan)
-    if model_output is not None:
-        result.save(model_output, external_data=outside)
-    if print_summary:
+    if output is not None:
+        result.save(output, external_data=outside)
+    if given["print_summary"]:
         print(result.summary())
-    return result.to_proto() if model_output is None else None
+    return result.to_proto() if output is None else None
 
 
 def _refuse_arguments(others: Mapping[str, Any]) -> None:
     for name, value in others.items():
-        if name not in _REFUSED_ARGUMENTS:
-            known = [*quantize_static.__annotations__, *_REFUSED_ARGUMENTS]
+        if name not in REFUSED_ARGUMENTS:
+            known = [*quantize_static.__annotations__, *REFUSED_ARGUMENTS]
             raise RecipeError(f"unknown argument {name!r}.{did_you_mean(name, known)}")
         if value:
-            raise RecipeError(f"{name} is not supported: {_REFUSED_ARGUMENTS[name]}.")
+            raise RecipeError(f"{name} is not supported: {REFUSED_ARGUMENTS[name]}.")
 
 
 def _needs_data(recipe: Recipe) -> bool:
@@ -221,64 +163,29 @@ def _needs_data(recipe: Recipe) -> bool:
     return recipe.activation.needs_range
 
 
-def _hardware(cnn: bool, transformer: bool) -> Hardware:
-    if cnn and transformer:
-        raise RecipeError("enable_npu_cnn and enable_npu_transformer are two targets; choose one.")
-    return "npu-cnn" if cnn else "npu-transformer" if transformer else None
+def _all_op_types(model: str | Path | onnx.ModelProto) -> tuple[str, ...]:
+    """Return what QuantizeAllOpTypes stands for: every op type of the model that computes."""
+    types = {node.op_type for node in graph_only(model).graph.node}
+    return tuple(sorted(types - {"Constant", "Cast", "Shape"}))
 
 
-def read_subgraphs(given: Any) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-    """Return the first and last nodes of each part that stays float."""
-    try:
-        return tuple((_names(first), _names(last)) for first, last in given)
-    except (TypeError, ValueError) as error:
-        raise RecipeError(
-            "subgraphs_to_exclude is a list of ([first nodes], [last nodes]), "
-            f"by name, not {given!r}."
-        ) from error
-
-
-def _names(given: Any) -> tuple[str, ...]:
-    if isinstance(given, str) or not all(isinstance(name, str) for name in given):
-        raise TypeError(given)
-    return tuple(given)
-
-
-def _op_types(
-    named: Sequence[str], select: dict[str, Any], model: str | Path | onnx.ModelProto
-) -> Sequence[str]:
-    """Return the op types to quantize; QuantizeAllOpTypes stands for every one of the model."""
-    if not select.pop("all_op_types", False):
-        return named
-    if named:
-        raise RecipeError("QuantizeAllOpTypes contradicts op_types_to_quantize; choose one.")
-    return sorted(
-        {node.op_type for node in _graph_only(model).graph.node} - {"Constant", "Cast", "Shape"}
-    )
-
-
-def _data(
-    reader: Any,
-    path: str | Path | None,
-    shape: Any,
-    asked: Mapping[str, Any],
-    model: str | Path | onnx.ModelProto,
-    *,
-    is_needed: bool,
-) -> Any:
+def _data(given: Mapping[str, Any], asked: Mapping[str, Any], recipe: Recipe) -> Any:
     """Return the calibration data: a reader, files, or random numbers where there is neither."""
+    reader, path = given["calibration_data_reader"], given["calibration_data_path"]
     if reader is not None and path is not None:
         raise DataError("calibration_data_reader and calibration_data_path: give one of them.")
-    given = path if reader is None else reader
-    if asked.get("random") and given is not None:
+    source = path if reader is None else reader
+    if asked.get("random") and source is not None:
         raise DataError("UseRandomData contradicts the calibration data that was given.")
-    if given is not None:
-        return given
-    if not is_needed and not asked.get("random"):
+    if source is not None:
+        return source
+    is_observed = "sketches" in asked and Path(asked["sketches"]).exists()
+    if not asked.get("random") and (is_observed or not _needs_data(recipe)):
         return None
+    for option, settings in (("Shape", asked.get("shapes")), ("DataRange", asked.get("ranges"))):
+        _check_inputs(given["model_input"], f"RandomDataReaderInput{option}", settings)
+    shape = given["random_data_reader_input_shape"]
     shape = () if shape is None else shape
-    for option, given in (("Shape", asked.get("shapes")), ("DataRange", asked.get("ranges"))):
-        _check_inputs(model, f"RandomDataReaderInput{option}", given)
     if len(shape) and asked.get("shapes"):
         raise DataError(
             "random_data_reader_input_shape and RandomDataReaderInputShape are the same; "
@@ -288,10 +195,8 @@ def _data(
         "no calibration data was given: ranges come from random numbers, so the model shows that "
         "it runs and not how accurate it could be."
     )
-    return RandomData(
-        shapes=_shapes(shape if len(shape) else asked.get("shapes") or ()),
-        ranges=asked.get("ranges"),
-    )
+    shapes = read_shapes(shape if len(shape) else asked.get("shapes") or ())
+    return RandomData(shapes=shapes, ranges=asked.get("ranges"))
 
 
 def _check_inputs(model: str | Path | onnx.ModelProto, option: str, given: Any) -> None:
@@ -300,7 +205,7 @@ def _check_inputs(model: str | Path | onnx.ModelProto, option: str, given: Any) 
         return
     if not isinstance(given, Mapping):
         raise InvalidDataError(f"{option} is a dict of input names, not {given!r}.")
-    graph = _graph_only(model).graph
+    graph = graph_only(model).graph
     constants = {tensor.name for tensor in graph.initializer}
     inputs = [value.name for value in graph.input if value.name not in constants]
     for name in given:
@@ -314,7 +219,8 @@ def _check_inputs(model: str | Path | onnx.ModelProto, option: str, given: Any) 
         raise InvalidDataError(f"{option} says nothing about the input {missing[0]!r}; add it.")
 
 
-def _graph_only(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
+def graph_only(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model as a message, without the tensors that lie in other files."""
     import onnx
 
     if isinstance(model, onnx.ModelProto):
@@ -322,7 +228,7 @@ def _graph_only(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
     return onnx.load(str(model), load_external_data=False)
 
 
-def _shapes(shape: Any) -> Any:
+def read_shapes(shape: Any) -> Any:
     """Return shapes as random data takes them: by name, or one for each input."""
     if not len(shape):
         return None

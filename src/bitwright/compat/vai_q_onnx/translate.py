@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal
+from typing import Any
 
 from bitwright.compat.onnxruntime.static import (
     CALIBRATION_METHODS,
@@ -13,6 +11,7 @@ from bitwright.compat.onnxruntime.static import (
     check_settings,
 )
 from bitwright.compat.options import RecipeParts
+from bitwright.compat.vai_q_onnx.blocks import read_block_type
 from bitwright.compat.vai_q_onnx.enums import (
     ExtendedCalibrationMethod,
     Int16Method,
@@ -43,36 +42,7 @@ from bitwright.recipe import (
 from bitwright.recipe.formats import FORMATS
 from bitwright.targets import NPU_CNN
 
-__all__ = ["Request", "choose_ranges", "to_recipe"]
-
-Hardware = Literal["npu-cnn", "npu-transformer"] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What was asked for besides `extra_options`."""
-
-    quant_format: Any
-    calibrate_method: Any
-    activation_type: Any
-    weight_type: Any
-    hardware: Hardware = None
-    per_channel: bool = False
-    reduce_range: bool = False
-    input_nodes: Sequence[str] = ()
-    output_nodes: Sequence[str] = ()
-    op_types: Sequence[str] = ()
-    extra_op_types: Sequence[str] = ()
-    nodes: Sequence[str] = ()
-    exclude: Sequence[str] = ()
-    exclude_between: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
-    optimize: bool = True
-    channels_last: bool = False
-    widen_interface: bool = False
-    cle: bool = False
-    smooth: bool = False
-    fine_tune: bool = False
-
+__all__ = ["choose_ranges", "to_recipe"]
 
 # On by default where the model goes to the NPU's CNN compiler.
 _NPU_REWRITES = (
@@ -111,75 +81,81 @@ _WEIGHT_METHODS: dict[Enum, RangeMethod] = {
 }
 
 
-def to_recipe(request: Request, parts: RecipeParts, name: str) -> Recipe:
-    """Return the recipe of a request and its options; what contradicts itself is an error."""
-    format, blocks = read_format(request.quant_format)
-    activation = blocks or read_type(request.activation_type, "activation type")
-    weight = blocks or read_type(request.weight_type, "weight type")
-    method = read_method(request.calibrate_method)
-    on_npu = request.hardware == "npu-cnn"
+def to_recipe(parts: RecipeParts, name: str) -> Recipe:
+    """Return the recipe of arguments and options; what contradicts itself is an error."""
+    activation, weight = _read_types(parts)
+    method = read_method(parts.asked["method"])
+    on_npu = parts.asked.get("npu_cnn", False)
     if on_npu:
-        _check_npu(request, parts, method, activation, weight)
+        _check_npu(parts, method, activation, weight)
         parts.recipe["activation_symmetric"] = True
-    if not FORMATS[format].vendor_ops:
+    if not FORMATS[parts.recipe["format"]].vendor_ops:
         _check_standard_types(activation, weight)
+    _choose_bias(parts, method, weight)
+    parts.recipe.update(
+        name=name,
+        activation=activation,
+        weight=weight,
+        simulate=_simulation(parts, on_npu),
+        limits=_limits(parts, on_npu, method),
+        equalize=_equalization(parts),
+        fine_tune=_fine_tuning(parts),
+        rewrite=Rewrites(**{**dict.fromkeys(_NPU_REWRITES, on_npu), **parts.rewrite}),
+        **choose_ranges(method, parts),
+    )
+    _choose_pairs(parts, activation, weight)
+    if _settings(parts, "smooth", switch="include_sq") is not None:
+        parts.smooth["asked"] = True
+    _choose_nodes(parts)
+    return Recipe(**parts.build())
+
+
+def _read_types(parts: RecipeParts) -> tuple[QType, QType]:
+    """Return the types of activations and weights: those of the format, if it stands for some."""
+    parts.recipe["format"], blocks = read_format(parts.asked["format"])
+    if blocks is not None:
+        return blocks, blocks
+    given = (read_block_type(parts.asked[name], parts.asked) for name in ("activation", "weight"))
+    activation, weight = given
+    return read_type(activation, "activation type"), read_type(weight, "weight type")
+
+
+def _choose_bias(parts: RecipeParts, method: Enum, weight: QType) -> None:
+    """Choose the type of biases: as asked for, else like the weight or an int32.
+
+    It is the weight's on the NPU, of float weights, and where a bias has a pair, as weights do:
+    QuantizeLinear makes no int32.
+    """
     if len(parts.bias) > 1:
         raise RecipeError("Int16Bias and Int32Bias contradict each other; choose one.")
-    # As asked for, else the weight's type on the NPU, of float weights, and where a bias has a
-    # pair, as weights do: QuantizeLinear makes no int32.
     has_pair = parts.place.get("weight_pairs") and isinstance(method, PowerOfTwoMethod)
-    like_weight = on_npu or weight.kind != "int" or has_pair
+    like_weight = parts.asked.get("npu_cnn") or weight.kind != "int" or has_pair
     bias = next(iter(parts.bias), "weight" if like_weight else None)
     if bias is not None:
         parts.recipe["bias"] = bias
-    parts.recipe.update(
-        name=name,
-        format=format,
-        activation=activation,
-        weight=weight,
-        per_channel=request.per_channel,
-        reduce_range=request.reduce_range,
-        optimize=request.optimize,
-        simulate=_simulation(parts, on_npu),
-        limits=_limits(parts, on_npu, method),
-        equalize=_equalization(parts, request.cle),
-        fine_tune=_fine_tuning(parts, request.fine_tune),
-        rewrite=Rewrites(
-            **{
-                **dict.fromkeys(_NPU_REWRITES, on_npu),
-                **parts.rewrite,
-                "channels_last": request.channels_last,
-                "widen_interface": request.widen_interface,
-            }
-        ),
-        **choose_ranges(method, parts),
-    )
+
+
+def _choose_pairs(parts: RecipeParts, activation: QType, weight: QType) -> None:
+    """Place pairs as these tools do: every operator of a listed type gets its own."""
     if parts.place.get("bfloat16_casts") and BFLOAT16 not in (activation, weight):
         parts.drop("place.bfloat16_casts", "neither activations nor weights are bfloat16")
     if "block_rounding" in parts.place and not (
         activation.shares_exponent or weight.shares_exponent
     ):
         parts.drop("place.block_rounding", "neither activations nor weights have blocks")
-    fuses = {**dict.fromkeys(_NPU_FUSED, on_npu), **parts.fuse}
+    fuses = {**dict.fromkeys(_NPU_FUSED, parts.asked.get("npu_cnn", False)), **parts.fuse}
     fused = tuple(op_type for op_type, is_fused in fuses.items() if is_fused)
-    # The placement of the tools people come from: every op of a listed type gets its pairs.
     parts.place.update(isolated=True, float_bias_add=False, fuse_activations=fused)
     if parts.fuse_pairs:
         named = (pair for pairs in parts.fuse_pairs.values() for pair in pairs)
         parts.place["fuse_pairs"] = tuple(dict.fromkeys(named))
-    if _settings(parts, "smooth", asked=request.smooth, switch="include_sq") is not None:
-        parts.smooth["asked"] = True
-    _choose_nodes(request, parts)
-    return Recipe(**parts.build())
 
 
-def _check_npu(
-    request: Request, parts: RecipeParts, method: Enum, activation: QType, weight: QType
-) -> None:
+def _check_npu(parts: RecipeParts, method: Enum, activation: QType, weight: QType) -> None:
     """Refuse what the NPU's CNN compiler does not take."""
     refused = {
-        "per_channel must be False": request.per_channel,
-        "reduce_range must be False": request.reduce_range,
+        "per_channel must be False": parts.recipe.get("per_channel", False),
+        "reduce_range must be False": parts.recipe.get("reduce_range", False),
         "activation_type must be QInt8 or QUInt8": activation not in (INT8, UINT8),
         "weight_type must be QInt8": weight is not INT8,
         "ActivationSymmetric must be True": not parts.recipe.get("activation_symmetric", True),
@@ -205,14 +181,14 @@ def _check_standard_types(*types: QType) -> None:
 
 
 def _settings(
-    parts: RecipeParts, section: str, *, asked: bool, switch: str
+    parts: RecipeParts, section: str, *, switch: str, usual: bool = False
 ) -> dict[str, Any] | None:
     """Return the settings of a step, or None where it is not asked for.
 
     The caller is then told of settings that nothing reads; a False asks for nothing.
     """
     fields: dict[str, Any] = getattr(parts, section)
-    if asked:
+    if parts.asked.get(section, usual):
         return fields
     parts.notes += [
         f"the option {parts.options[f'{section}.{name}']!r} has no effect without {switch}."
@@ -224,24 +200,22 @@ def _settings(
 
 
 def _simulation(parts: RecipeParts, on_npu: bool) -> Simulation | None:
-    asked = parts.simulate.pop("asked", on_npu)
-    fields = _settings(parts, "simulate", asked=asked, switch="SimulateDPU")
+    fields = _settings(parts, "simulate", switch="SimulateDPU", usual=on_npu)
     return None if fields is None else Simulation(**fields)
 
 
 def _limits(parts: RecipeParts, on_npu: bool, method: Enum) -> Limits | None:
-    asked = parts.limits.pop("asked", None)
-    if asked and (not isinstance(method, PowerOfTwoMethod) or parts.calibration.get("int16")):
+    in_powers = isinstance(method, PowerOfTwoMethod) and not parts.calibration.get("int16")
+    if parts.asked.get("limits") and not in_powers:
         raise RecipeError(
             "NPULimitationCheck is about power-of-two scales; use a PowerOfTwoMethod with it."
         )
-    asked = on_npu if asked is None else asked
-    fields = _settings(parts, "limits", asked=asked, switch="NPULimitationCheck")
+    fields = _settings(parts, "limits", switch="NPULimitationCheck", usual=on_npu)
     return None if fields is None else Limits(**fields)
 
 
-def _equalization(parts: RecipeParts, asked: bool) -> CrossLayerEqualization | None:
-    fields = _settings(parts, "equalize", asked=asked, switch="include_cle")
+def _equalization(parts: RecipeParts) -> CrossLayerEqualization | None:
+    fields = _settings(parts, "equalize", switch="include_cle")
     if fields is None:
         return None
     if fields.pop("use_threshold", True) is False:
@@ -249,8 +223,8 @@ def _equalization(parts: RecipeParts, asked: bool) -> CrossLayerEqualization | N
     return CrossLayerEqualization(**fields)
 
 
-def _fine_tuning(parts: RecipeParts, asked: bool) -> FineTuning | None:
-    fields = _settings(parts, "fine_tune", asked=asked, switch="include_fast_ft")
+def _fine_tuning(parts: RecipeParts) -> FineTuning | None:
+    fields = _settings(parts, "fine_tune", switch="include_fast_ft")
     if fields is None:
         return None
     fine_tune: FastFinetune = fields.setdefault("asked", read_fast_finetune(None))
@@ -283,25 +257,17 @@ def choose_ranges(method: Enum, parts: RecipeParts) -> dict[str, Any]:
     }
 
 
-def _choose_nodes(request: Request, parts: RecipeParts) -> None:
-    op_types = tuple(request.op_types)
-    if not op_types and request.hardware == "npu-transformer":
-        op_types = _TRANSFORMER_OP_TYPES
-        parts.select.setdefault("constant_weights_only", True)
-    elif not op_types and (
-        request.hardware == "npu-cnn" or FORMATS[parts.recipe["format"]].vendor_ops
+def _choose_nodes(parts: RecipeParts) -> None:
+    """Complete the op types that are quantized, by the target and the format."""
+    select, asked = parts.select, parts.asked
+    if "op_types" not in select and asked.get("npu_transformer"):
+        select["op_types"] = _TRANSFORMER_OP_TYPES
+        select.setdefault("constant_weights_only", True)
+    elif "op_types" not in select and (
+        asked.get("npu_cnn") or FORMATS[parts.recipe["format"]].vendor_ops
     ):
-        op_types = NPU_CNN.op_types or ()
-    if request.extra_op_types:
-        op_types = tuple(
-            dict.fromkeys((*(op_types or sorted(DEFAULT_OP_TYPES)), *request.extra_op_types))
-        )
-    # A regular expression as Quark writes it has no "re:".
-    exclude = [f"re:{name[1:]}" if name.startswith("^") else name for name in request.exclude]
-    parts.choose_nodes(op_types, request.nodes, exclude)
-    parts.select["unknown_names"] = "warn"  # ignored in silence there
-    if request.exclude_between:
-        parts.select["exclude_between"] = request.exclude_between
-    for field in ("input_nodes", "output_nodes"):
-        if getattr(request, field):
-            parts.select[field] = tuple(getattr(request, field))
+        select["op_types"] = NPU_CNN.op_types or ()
+    if asked.get("extra_op_types"):
+        known = select.get("op_types") or sorted(DEFAULT_OP_TYPES)
+        select["op_types"] = tuple(dict.fromkeys((*known, *asked["extra_op_types"])))
+    select["unknown_names"] = "warn"  # ignored in silence there
