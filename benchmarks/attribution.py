@@ -17,7 +17,7 @@ from measure import print_table
 from tune import MODELS
 
 from bitwright.jobs.calibration import Calibration
-from bitwright.jobs.effort import plan_with_effort
+from bitwright.jobs.improve.effort import plan_with_effort
 from bitwright.jobs.opening import open_model
 from bitwright.jobs.output import Planned, open_quantized
 from bitwright.jobs.tuning.units import attribute_nodes, open_unit_variants

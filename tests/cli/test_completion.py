@@ -4,7 +4,7 @@ import pytest
 
 from bitwright.cli import main
 from bitwright.cli.recipe_choice import RecipeChoice
-from bitwright.jobs.effort.levels import EFFORTS
+from bitwright.jobs.improve.effort import EFFORTS
 
 
 @pytest.fixture

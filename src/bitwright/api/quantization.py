@@ -30,8 +30,8 @@ from bitwright.support.progress import Progress
 
 if TYPE_CHECKING:
     from bitwright.graph import ModelSource
-    from bitwright.jobs.effort import Effort
     from bitwright.jobs.folder import FolderResult
+    from bitwright.jobs.improve.effort import Effort
     from bitwright.jobs.preprocessing import Preprocessed
     from bitwright.jobs.qat import Format
     from bitwright.jobs.retargeting import Retargeted
@@ -143,7 +143,7 @@ def quantize(
             compute.refuse_for_plain_rounding()
         if made == "low":
             return mode_of(chosen).quantize(model, chosen, calibration, providers, compute)
-        from bitwright.jobs.effort import quantize_with_effort
+        from bitwright.jobs.improve.effort import quantize_with_effort
 
         return quantize_with_effort(
             model, chosen, made, calibration, providers=providers, compute=compute
@@ -255,7 +255,7 @@ def _choose_effort(
     """Return the effort to make; a recipe that is given is carried out as it says."""
     if effort is None and given is not None:
         return "low"
-    from bitwright.jobs.effort import check_effort, standard_effort
+    from bitwright.jobs.improve.effort import check_effort, standard_effort
 
     if effort is None or effort == "standard":
         return standard_effort(recipe, calibration)
@@ -308,7 +308,7 @@ def make_plan(
         if effort == "low":
             plan = mode_of(chosen).make_plan(model, chosen, calibration, providers)
         else:
-            from bitwright.jobs.effort import plan_with_effort
+            from bitwright.jobs.improve.effort import plan_with_effort
 
             plan = plan_with_effort(model, chosen, effort, calibration, providers=providers)
     log_decisions(plan)

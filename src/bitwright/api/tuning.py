@@ -17,7 +17,7 @@ from bitwright.support.wording import read_bytes
 
 if TYPE_CHECKING:
     from bitwright.graph import ModelSource
-    from bitwright.jobs.effort import Effort
+    from bitwright.jobs.improve.effort import Effort
     from bitwright.jobs.tuning.result import TuneResult
 
 __all__ = ["tune"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from bitwright.assess import (
     NodeSensitivity,
+    Proposal,
     Sensitivity,
     compare_models,
     compare_outputs,
@@ -20,7 +21,9 @@ from bitwright.assess import (
     open_units,
 )
 from bitwright.assess.comparison.units import Units
+from bitwright.assess.judge.bootstrap import share_interval
 from bitwright.assess.outputs import TotalError
+from bitwright.assess.sensitivity.fallback import Fallback, fall_back
 from bitwright.assess.sensitivity.variants import Key, Kind, Variants
 from bitwright.data import Sample
 from bitwright.decide.ranges.saturation import saturation_points
@@ -28,6 +31,7 @@ from bitwright.decide.validation import check_plan
 from bitwright.errors import PlanError
 from bitwright.jobs.calibration import Calibration, keep_data, take_samples
 from bitwright.jobs.comparison import Measuring
+from bitwright.jobs.improve.loop import Attempt, Trail, improve
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.qat import open_for_plan
@@ -49,6 +53,10 @@ __all__ = [
 
 SENSITIVITY_SAMPLES = 8
 """How many samples are measured on, unless others are asked for."""
+NEXT_NODES = 6
+"""How many nodes of the ranking are tried as the next one that falls back."""
+WRITTEN_NODES = 3
+"""The same where trying means writing a model."""
 
 
 @logged("measure sensitivity")
@@ -240,6 +248,32 @@ class NodeVariants:
                 found.add(names[place])
         return found
 
+    def propose(self, found: Sensitivity, wanted: float, most: int, to: Fallback) -> Proposal:
+        """Return the plan with the fewest fallbacks, `most` at most, that regains this share."""
+        base = self.write(self.plan)[1]
+        total = sum(node.quantized for node in self.plan.nodes.values())
+
+        def make(nodes: tuple[str, ...]) -> Proposal:
+            """Write the plan in which these nodes fall back."""
+            plan, error = self.plan, base
+            if nodes:
+                plan, error = self.write(fall_back(self.plan, nodes, to))
+            noises, losses = (base.noise, error.noise), (base.loss, error.loss)
+            interval = share_interval(base.samples, error.samples)
+            return Proposal(plan, nodes, to, total, *noises, wanted, *losses, interval)
+
+        steps = partial(_add_nodes, variants=self, found=found, most=most)
+        best = improve((), [steps], make, lambda before, after: after.loss < before.loss).best
+        assert best is not None  # the plan as it is, if nothing else
+        return best
+
+    def try_nodes(self, sets: list[tuple[str, ...]], to: Fallback) -> list[float]:
+        """Return the loss of the outputs where these sets of nodes fall back."""
+        if to != "uint16":
+            # The noise of 8-bit weights is next to nothing beside that of 4 bits: as if float.
+            return [error.loss for error in self.without(sets)]
+        return [self.write(fall_back(self.plan, nodes, to))[1].loss for nodes in sets]
+
     def _measure(
         self,
         kind: Kind,
@@ -256,3 +290,41 @@ class NodeVariants:
             engine=self.engine,
             on_progress=report,
         )
+
+
+def _add_nodes(
+    trail: Trail[Proposal], *, variants: NodeVariants, found: Sensitivity, most: int
+) -> Generator[Attempt[tuple[str, ...]], Trail[Proposal], None]:
+    """Let nodes fall back one by one, each time the one that helps most, until enough is regained.
+
+    What is tried as float nodes is what the plan gives, up to how the runtime fuses it.
+    """
+    assert trail.best is not None  # the plan as it is
+    start = trail.best
+    way: list[tuple[float, tuple[str, ...]]] = []
+    chosen: tuple[str, ...] = ()
+    while len(chosen) < most and (names := _next_nodes(variants, found, chosen, start.to)):
+        losses = variants.try_nodes([(*chosen, name) for name in names], start.to)
+        loss, name = min(zip(losses, names, strict=True), key=lambda pair: pair[0])
+        chosen = (*chosen, name)
+        if loss > (1 - start.wanted) * start.loss_before:
+            way.append((loss, chosen))
+            continue
+        trail = yield Attempt(chosen)
+        if trail.best is not None and trail.best.reached:
+            return
+    # One node more can make it worse: the best part of the way counts, not its end.
+    for _, chosen in sorted(way)[:WRITTEN_NODES]:
+        yield Attempt(chosen)
+
+
+def _next_nodes(
+    variants: NodeVariants, found: Sensitivity, chosen: tuple[str, ...], to: Fallback
+) -> list[str]:
+    """Return the most sensitive nodes that are left, and those beside the chosen ones."""
+    ranked = [node.name for node in found.ranking if node.name not in chosen]
+    if to == "uint16":
+        return ranked[:WRITTEN_NODES]
+    beside = variants.neighbours(chosen)
+    others = [name for name in ranked[NEXT_NODES:] if name in beside]
+    return [*ranked[:NEXT_NODES], *others[:NEXT_NODES]]

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from bitwright.assess.judge import Interval
-from bitwright.assess.judge.bootstrap import share_interval
 from bitwright.assess.notebook import data_frame
 from bitwright.assess.outputs import TotalError
 from bitwright.assess.rendering import show_decibels
-from bitwright.assess.sensitivity.fallback import FALLBACK_NAMES, Fallback, fall_back
+from bitwright.assess.sensitivity.fallback import FALLBACK_NAMES, Fallback
 from bitwright.assess.sums import decibels
 from bitwright.errors import PlanError
 from bitwright.plan import QuantPlan
 from bitwright.support.showing import Summarized, html_tables
 from bitwright.support.wording import counted
 
-__all__ = ["Evaluator", "NodeSensitivity", "Proposal", "Sensitivity"]
+__all__ = ["NodeSensitivity", "Proposal", "Proposer", "Sensitivity"]
 
 
-class Evaluator(Protocol):
-    """Measures plans and sets of float nodes, always on the same samples."""
+class Proposer(Protocol):
+    """Looks for a fallback of the plan that was measured, on the same samples."""
 
-    def without(self, sets: Sequence[tuple[str, ...]]) -> list[TotalError]:
-        """Return the error of the outputs for each set of nodes that is float."""
-
-    def write(self, plan: QuantPlan) -> tuple[QuantPlan, TotalError]:
-        """Write a plan and run it; return it as it can be applied, and the error."""
-
-    def neighbours(self, nodes: Iterable[str]) -> set[str]:
-        """Return the nodes that read what these write, or write what these read."""
+    def propose(self, found: Sensitivity, wanted: float, most: int, to: Fallback) -> Proposal:
+        """Return the plan with the fewest fallbacks, `most` at most, that regains this share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +186,7 @@ class Sensitivity(Summarized):
     nodes: list[NodeSensitivity]
     """In graph order."""
     samples: int
-    _evaluator: Evaluator = field(repr=False)
+    _proposer: Proposer = field(repr=False)
     loss: float | None = None
     """The same as the judge sees it, squared (see `Judgement.power`)."""
 
@@ -222,8 +214,7 @@ class Sensitivity(Summarized):
             if not 0 < share <= 1:
                 raise PlanError(f"{name} is a share between 0 and 1, not {share}.")
         total = sum(node.quantized for node in self.plan.nodes.values())
-        base = self._evaluator.write(self.plan)[1]
-        return _Search(self, to, total, regain, base).run(max(1, math.floor(most * total)))
+        return self._proposer.propose(self, regain, max(1, math.floor(most * total)), to)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the plan as plain data, the ranking first."""
@@ -265,75 +256,3 @@ class Sensitivity(Summarized):
     def to_pandas(self) -> Any:
         """Return the ranking as a pandas DataFrame."""
         return data_frame(self.to_dict()["ranking"])
-
-
-_CANDIDATES = 6
-"""How many nodes of the ranking are tried as the next."""
-_WRITTEN_CANDIDATES = 3
-"""The same where trying means writing a model."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """Adds nodes to the fallback one by one, each time the one that helps most."""
-
-    found: Sensitivity
-    to: Fallback
-    total: int
-    wanted: float
-    base: TotalError
-    """The error with the plan as it is."""
-
-    def run(self, most: int) -> Proposal:
-        best = self._propose((), self.found.plan, self.base)
-        way: list[tuple[float, tuple[str, ...]]] = []
-        for error, chosen in self._steps(most):
-            if error <= (1 - self.wanted) * self.base.loss:
-                # What was tried is what the plan gives, up to how the runtime fuses it.
-                best = self._better(best, chosen)
-                if best.reached:
-                    return best
-            else:
-                way.append((error, chosen))
-        # One node more can make it worse: the best part of the way counts, not its end.
-        for _, chosen in sorted(way)[:_WRITTEN_CANDIDATES]:
-            best = self._better(best, chosen)
-        return best
-
-    def _steps(self, most: int) -> Iterator[tuple[float, tuple[str, ...]]]:
-        """Yield the error with one node that falls back, with two, and so on."""
-        chosen: tuple[str, ...] = ()
-        while len(chosen) < most and (candidates := self._candidates(chosen)):
-            errors = self._try([(*chosen, name) for name in candidates])
-            losses = [error.loss for error in errors]
-            error, name = min(zip(losses, candidates, strict=True), key=lambda pair: pair[0])
-            chosen = (*chosen, name)
-            yield error, chosen
-
-    def _better(self, best: Proposal, chosen: tuple[str, ...]) -> Proposal:
-        """Write the plan in which these nodes fall back, and return it if it is better."""
-        plan = fall_back(self.found.plan, chosen, self.to)
-        found = self._propose(chosen, *self.found._evaluator.write(plan))
-        return found if found.loss < best.loss else best
-
-    def _candidates(self, chosen: tuple[str, ...]) -> list[str]:
-        """Return the most sensitive nodes that are left, and those beside the chosen ones."""
-        ranked = [node.name for node in self.found.ranking if node.name not in chosen]
-        if self.to == "uint16":
-            return ranked[:_WRITTEN_CANDIDATES]
-        beside = self.found._evaluator.neighbours(chosen)
-        first = ranked[:_CANDIDATES]
-        return [*first, *[name for name in ranked[_CANDIDATES:] if name in beside][:_CANDIDATES]]
-
-    def _try(self, sets: list[tuple[str, ...]]) -> list[TotalError]:
-        if self.to != "uint16":
-            # The noise of 8-bit weights is next to nothing beside that of 4 bits: as if float.
-            return self.found._evaluator.without(sets)
-        plans = (fall_back(self.found.plan, nodes, self.to) for nodes in sets)
-        return [self.found._evaluator.write(plan)[1] for plan in plans]
-
-    def _propose(self, nodes: tuple[str, ...], plan: QuantPlan, error: TotalError) -> Proposal:
-        noises = (self.base.noise, error.noise)
-        losses = (self.base.loss, error.loss)
-        interval = share_interval(self.base.samples, error.samples)
-        return Proposal(plan, nodes, self.to, self.total, *noises, self.wanted, *losses, interval)

@@ -10,8 +10,8 @@ from typing import Literal
 
 from bitwright.data import Sample
 from bitwright.jobs.calibration import take_samples
-from bitwright.jobs.effort import Effort, plan_with_effort, plans_by_ranges
-from bitwright.jobs.effort.trials import preparation_key
+from bitwright.jobs.improve.effort import Effort, plan_with_effort, plans_by_ranges
+from bitwright.jobs.improve.recipes import preparation_key
 from bitwright.jobs.modes import mode_of
 from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.qat import open_for_plan

@@ -6,14 +6,14 @@ from support.models import make_cnn, make_mlp, make_samples
 
 import bitwright
 from bitwright.jobs.calibration import Calibration, keep_data
-from bitwright.jobs.effort.trials import FIRST, HALVES, Trials
+from bitwright.jobs.improve.recipes import FIRST, HALVES, Judged, RecipeMaker
 from bitwright.jobs.opening import open_model
 from bitwright.recipe import MSE, CrossLayerEqualization, MinMax, load_recipe
 
 
-def trials_of(model, samples, recipe="int8"):
+def maker_of(model, samples, recipe="int8"):
     prepared = open_model(model, load_recipe(recipe))
-    return Trials(prepared, keep_data(prepared, Calibration(samples, progress=False)))
+    return RecipeMaker(prepared, keep_data(prepared, Calibration(samples, progress=False)))
 
 
 @pytest.mark.parametrize("method", [MinMax(), MSE()])
@@ -21,7 +21,7 @@ def test_what_is_finished_is_what_all_samples_but_the_holdout_give(method):
     model = make_cnn()
     samples = make_samples(model, 24)
     recipe = load_recipe("int8").replace(ranges=method)
-    _, planned = trials_of(model, samples).finish(recipe)
+    _, planned = maker_of(model, samples).finish(recipe)
     whole = bitwright.quantize(model, data=samples, recipe=recipe, progress=False)
     assert planned.plan.tensors == whole.plan.tensors
 
@@ -29,31 +29,31 @@ def test_what_is_finished_is_what_all_samples_but_the_holdout_give(method):
 def test_a_trial_is_judged_on_the_half_that_it_was_not_calibrated_on():
     model = make_mlp()
     samples = make_samples(model, 24)
-    plain = trials_of(model, samples)
+    plain = maker_of(model, samples)
     # The second half is far larger: ranges of the first cut it off, those of the second do not.
     kept = [number for number in range(24) if number % 8 != 7]
     for number in kept[1::2]:
         samples[number] = {name: array * 50 for name, array in samples[number].items()}
-    uneven = trials_of(model, samples)
+    uneven = maker_of(model, samples)
     recipe = load_recipe("int8")
-    losses = [t.carry_out(t.start(recipe), FIRST).loss for t in (plain, uneven)]
+    losses = [maker.make(Judged(recipe, FIRST)).loss for maker in (plain, uneven)]
     assert losses[1] > 5 * losses[0]
-    both = uneven.carry_out(uneven.start(recipe), HALVES)
+    both = uneven.make(Judged(recipe, HALVES))
     assert both.judgement.samples == len(kept)
-    assert both.halves == {0, 1}
 
 
 def test_more_halves_add_to_what_a_trial_was_judged_on():
-    trials = trials_of(make_mlp(), make_samples(make_mlp(), 24))
+    at_once, later = (maker_of(make_mlp(), make_samples(make_mlp(), 24)) for _ in range(2))
     recipe = load_recipe("int8")
-    at_once = trials.carry_out(trials.start(recipe))
-    later = trials.carry_out(trials.carry_out(trials.start(recipe), FIRST))
-    assert np.array_equal(at_once.judgement.losses, later.judgement.losses)
+    first, whole = later.make(Judged(recipe, FIRST)), later.make(Judged(recipe))
+    assert np.array_equal(at_once.make(Judged(recipe)).losses, whole.losses)
+    assert np.array_equal(first.losses, whole.losses[: first.losses.size])
+    assert later.make(Judged(recipe, FIRST)) is first
 
 
 def test_models_are_prepared_once_whatever_their_ranges_biases_and_equalization(monkeypatch):
     opened = []
-    from bitwright.jobs.effort import trials as module
+    from bitwright.jobs.improve import recipes as module
 
     def count(source, recipe, providers):
         opened.append(recipe)
@@ -61,15 +61,15 @@ def test_models_are_prepared_once_whatever_their_ranges_biases_and_equalization(
 
     original = module.open_model
     monkeypatch.setattr(module, "open_model", count)
-    trials = trials_of(make_cnn(), make_samples(make_cnn(), 16))
+    maker = maker_of(make_cnn(), make_samples(make_cnn(), 16))
     recipe = load_recipe("int8")
     for ranges in (MinMax(), MSE()):
-        trials.carry_out(trials.start(recipe.replace(ranges=ranges)))
+        maker.make(Judged(recipe.replace(ranges=ranges)))
     equalized = recipe.replace(equalize=CrossLayerEqualization(), bias_correction="fast")
-    found = trials.open(equalized)
+    found = maker.open(equalized)
     assert opened == []
     assert found.content_fingerprint == open_model(make_cnn(), equalized).content_fingerprint
-    trials.open(recipe.replace(optimize=False))
+    maker.open(recipe.replace(optimize=False))
     assert len(opened) == 1
 
 
@@ -83,11 +83,11 @@ def test_a_range_that_was_searched_for_is_found_once(monkeypatch):
 
     original = module.choose_range
     monkeypatch.setattr(module, "choose_range", count)
-    trials = trials_of(make_cnn(), make_samples(make_cnn(), 16))
+    maker = maker_of(make_cnn(), make_samples(make_cnn(), 16))
     recipe = load_recipe("int8").replace(ranges=MSE())
-    first = trials.decide(recipe).plan
+    first = maker.decide(recipe).plan
     count_of_first = len(searched)
-    again = trials.decide(recipe.replace(weight_ranges=MSE())).plan
+    again = maker.decide(recipe.replace(weight_ranges=MSE())).plan
     assert len(searched) == count_of_first > 0
     ranges = [{k: t.scale for k, t in p.tensors.items() if t.role == "activation"}
               for p in (first, again)]  # fmt: skip

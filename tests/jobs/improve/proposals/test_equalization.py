@@ -5,7 +5,7 @@ import pytest
 from support.equalization_models import make_mobilenet
 from support.models import build, make_cnn, node, weight
 
-from bitwright.jobs.effort.steps import BIAS_CORRECTION, FAMILY, ROUNDING
+from bitwright.jobs.improve.effort import BIAS_CORRECTION, FAMILY, ROUNDING
 from bitwright.jobs.opening import open_model
 from bitwright.recipe import MSE, CrossLayerEqualization, MinMSE, load_recipe
 

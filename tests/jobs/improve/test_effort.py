@@ -19,9 +19,13 @@ from bitwright import MSE, AdaRound, CrossLayerEqualization, RandomData, load_re
 from bitwright.assess.judge import compare_losses
 from bitwright.errors import ModelError
 from bitwright.jobs.calibration import Calibration
-from bitwright.jobs.effort.search import Step, _Grid, default_learning, plans_by_ranges
-from bitwright.jobs.effort.steps import Change
-from bitwright.jobs.effort.trials import Trials
+from bitwright.jobs.improve import effort as levels
+from bitwright.jobs.improve.effort import plans_by_ranges
+from bitwright.jobs.improve.loop import improve
+from bitwright.jobs.improve.proposals.combinations import try_combinations
+from bitwright.jobs.improve.proposals.learning import default_learning
+from bitwright.jobs.improve.recipes import Change, Judged, RecipeMaker
+from bitwright.jobs.improve.score import describe_gain, is_surely_better, surely_better
 from bitwright.numerics.types import FLOAT16, UINT4, UINT8
 
 UNEVEN = Path(__file__).parents[2] / "fixtures" / "uneven_digits.onnx"
@@ -41,6 +45,12 @@ def quantized(effort, model=UNEVEN, data=None, recipe="int8", **options):
     return bitwright.quantize(
         model, data=data, recipe=recipe, effort=effort, progress=False, **options
     )
+
+
+def nothing_of(monkeypatch, kinds):
+    """Let a kind of changes not be tried."""
+    for name in list(kinds):
+        monkeypatch.delitem(kinds, name)
 
 
 def steps_of(result):
@@ -99,30 +109,30 @@ def test_a_change_that_is_sure_to_lose_is_combined_with_no_other():
         worse = 0.5 * (recipe.ranges == MSE())
         return np.linspace(0.1, 0.2, 16) + worse - 0.05 * (recipe.weight_ranges == MSE())
 
-    class Given:
-        def start(self, recipe):
-            tried.append((recipe.ranges == MSE(), recipe.weight_ranges == MSE()))
+    class Maker:
+        def make(self, wanted):
+            recipe = wanted.recipe
             losses = losses_of(recipe)
-            judgement = SimpleNamespace(losses=losses)
-            return SimpleNamespace(recipe=recipe, judgement=judgement, loss=losses.mean())
+            return SimpleNamespace(recipe=recipe, losses=losses, loss=losses.mean())
 
-        def carry_out(self, trial, halves=None):
-            return trial
+        def make_all(self, recipes):
+            tried.extend((r.ranges == MSE(), r.weight_ranges == MSE()) for r in recipes)
+            return [self.make(Judged(recipe)) for recipe in recipes]
 
-        def carry_out_all(self, recipes):
-            return [self.start(recipe) for recipe in recipes]
+        def forget_all_but(self, recipe):
+            pass
 
-    trials = Given()
-    base = trials.start(load_recipe("int8"))
-    steps = [
-        [Change("activations", {"ranges": MSE()})],
-        [Change("weights", {"weight_ranges": MSE()})],
-    ]
-    grid = _Grid(trials, base, steps)
-    found = grid.choose()
-    assert tried == [(False, False), (True, False), (False, True)]
-    assert grid.best.recipe.weight_ranges == MSE() != grid.best.recipe.ranges
-    assert [(step.name, step.kept) for step in found] == [("activations", False), ("weights", True)]
+    maker, recipe = Maker(), load_recipe("int8")
+    kinds = {
+        "activations": [Change("activations", {"ranges": MSE()})],
+        "weights": [Change("weights", {"weight_ranges": MSE()})],
+    }
+    proposals = [lambda trail: try_combinations(maker, recipe, kinds)]
+    trail = improve(Judged(recipe), proposals, maker.make, is_surely_better)
+    assert tried == [(True, False), (False, True)]
+    assert trail.best.recipe.weight_ranges == MSE() != trail.best.recipe.ranges
+    found = [(step.name, step.kept) for step in trail.steps]
+    assert found == [("activations", False), ("weights", True)]
 
 
 def test_the_same_data_gives_the_same_bytes():
@@ -260,7 +270,7 @@ def test_a_model_without_float_outputs_is_refused():
 
 
 def test_low_bit_weights_are_rounded_by_second_moments_where_that_helps(monkeypatch):
-    monkeypatch.setattr("bitwright.jobs.effort.search.FAMILY", {})
+    nothing_of(monkeypatch, levels.FAMILY)
     equalized = load_recipe("a8w4").replace(equalize=CrossLayerEqualization(steps=-1))
     result = quantized("medium", recipe=equalized)
     [note] = [note for note in steps_of(result) if "second moments" in note]
@@ -273,8 +283,8 @@ def test_low_bit_weights_are_rounded_by_second_moments_where_that_helps(monkeypa
 def test_high_fine_tunes_the_blocks_that_hurt(monkeypatch):
     pytest.importorskip("torch")
     # So few steps are no better than second moments, which are not what this is about.
-    monkeypatch.setattr("bitwright.jobs.effort.search.ROUNDING", {})
-    monkeypatch.setattr("bitwright.jobs.effort.search.FAMILY", {})
+    nothing_of(monkeypatch, levels.ROUNDING)
+    nothing_of(monkeypatch, levels.FAMILY)
     recipe = load_recipe("a8w4").replace(
         fine_tune=AdaRound(iterations=300), equalize=CrossLayerEqualization(steps=-1)
     )
@@ -290,11 +300,10 @@ def test_high_fine_tunes_the_blocks_that_hurt(monkeypatch):
 
 def test_high_lets_all_weights_learn_in_place_of_second_moments(monkeypatch):
     pytest.importorskip("torch")
-    monkeypatch.setattr("bitwright.jobs.effort.search.FAMILY", {})
-    monkeypatch.setattr("bitwright.jobs.effort.search.BIAS_CORRECTION", {})
-    tried = []
-    start = Trials.start
-    monkeypatch.setattr(Trials, "start", lambda self, r: tried.append(r) or start(self, r))
+    nothing_of(monkeypatch, levels.FAMILY)
+    nothing_of(monkeypatch, levels.BIAS_CORRECTION)
+    tried, make_all = [], RecipeMaker.make_all
+    monkeypatch.setattr(RecipeMaker, "make_all", lambda s, r: tried.extend(r) or make_all(s, r))
     equalized = load_recipe("a8w4").replace(
         fine_tune=AdaRound(iterations=20), equalize=CrossLayerEqualization(steps=-1)
     )
@@ -321,33 +330,33 @@ def test_high_lets_low_bit_activation_scales_learn_where_they_may():
 
 
 def test_a_step_reads_as_a_sentence():
-    assert str(Step("x", compare_losses([0.5, 0.5], [0.1, 0.1469]))) == (
-        "x: output error 50 % -> 12.3 %, kept"
+    few, many = compare_losses([0.5, 0.5], [0.1, 0.1469]), compare_losses([0.5] * 8, [0.4] * 8)
+    assert describe_gain("x", few, kept=True) == "x: output error 50 % -> 12.3 %, kept"
+    assert describe_gain("x", many, kept=False) == (
+        "x: output error 50 % -> 40 % (better in 100 % of resamples), not kept"
     )
-    many = Step("x", compare_losses(np.full(8, 0.5), np.full(8, 0.4)))
-    assert str(many) == "x: output error 50 % -> 40 % (better in 100 % of resamples), kept"
 
 
 def test_a_step_is_kept_where_the_bootstrap_is_sure_of_it():
     before = np.linspace(0.2, 0.8, 12)
-    assert Step("x", compare_losses(before, before - 0.001)).kept  # little, but everywhere
-    assert Step("x", compare_losses(before, before * 0.9)).kept
+    assert surely_better(compare_losses(before, before - 0.001))  # little, but everywhere
+    assert surely_better(compare_losses(before, before * 0.9))
     wobble = np.tile([0.01, -0.012], 6)
-    assert not Step("x", compare_losses(before, before + wobble)).kept
-    assert not Step("x", compare_losses(before, before)).kept
+    assert not surely_better(compare_losses(before, before + wobble))
+    assert not surely_better(compare_losses(before, before))
     # One sample gains a lot, most lose: on others it would be worse.
     one = before + np.where(np.arange(12) == 11, -0.7, 0.02)
     assert one.mean() < 0.95 * before.mean()
-    assert not Step("x", compare_losses(before, one)).kept
+    assert not surely_better(compare_losses(before, one))
 
 
 def test_a_few_samples_must_gain_more():
-    assert not Step("x", compare_losses([0.5, 0.5], [0.48, 0.48])).kept
-    assert Step("x", compare_losses([0.5, 0.5], [0.4, 0.4])).kept
+    assert not surely_better(compare_losses([0.5, 0.5], [0.48, 0.48]))
+    assert surely_better(compare_losses([0.5, 0.5], [0.4, 0.4]))
 
 
 def test_a_step_is_never_kept_on_one_sample():
-    assert not Step("x", compare_losses([0.5], [0.1])).kept
+    assert not surely_better(compare_losses([0.5], [0.1]))
 
 
 def test_the_node_that_loses_most_falls_back_to_float_where_it_does_little_work():
@@ -441,8 +450,10 @@ def test_one_pass_gives_the_plans_of_all_range_methods(monkeypatch):
     model = make_cnn()
     samples = with_an_odd_one(model, 24)
     passes = []
-    original = Trials._observe
-    monkeypatch.setattr(Trials, "_observe", lambda *given: passes.append(1) or original(*given))
+    original = RecipeMaker._observe
+    monkeypatch.setattr(
+        RecipeMaker, "_observe", lambda *given: passes.append(1) or original(*given)
+    )
     recipe = load_recipe("int8-per-channel")
     found = list(plans_by_ranges(model, recipe, Calibration(samples, holdout=False)))
     assert [plan.recipe.ranges.__struct_config__.tag for plan in found] == [

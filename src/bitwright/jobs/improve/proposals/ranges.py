@@ -1,4 +1,4 @@
-"""Ranges of each activation by the error behind what reads it.
+"""Ranges of activations and weights: by other methods, and by what becomes of each tensor.
 
 What a range costs is not what it does to the tensor: a value that a Relu cuts off, or that a small
 weight multiplies, may be clipped for nothing. So each product runs by itself on inputs quantized
@@ -8,8 +8,9 @@ over the range of every method, and the outputs are compared behind its activati
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
@@ -18,15 +19,79 @@ from bitwright.data import Sample
 from bitwright.decide.function_behind import function_behind
 from bitwright.decide.ops import LINEAR_OPS
 from bitwright.graph import is_constant
+from bitwright.jobs.improve.loop import Trail
+from bitwright.jobs.improve.proposals.combinations import Attempts, try_combinations
+from bitwright.jobs.improve.recipes import Change, RecipeCandidate, RecipeMaker
 from bitwright.jobs.opening import Prepared
 from bitwright.numerics.quantize import fake_quantize
 from bitwright.plan import QuantPlan
+from bitwright.recipe import MSE, MeanExtremes, MinMax, MinMSE, Override, RangeMethod, Recipe
 from bitwright.run import LayerwiseRun, open_piece
+from bitwright.support.wording import counted
 
-__all__ = ["MIN_SAVED", "better_methods"]
+__all__ = [
+    "BYTE",
+    "MIN_SAVED",
+    "activation_ranges",
+    "better_methods",
+    "has_fine_weights",
+    "ranges_by_readers",
+    "weight_ranges",
+]
 
+BYTE = 8
 MIN_SAVED = 0.1
 """The share of the error behind its readers that a range must save to be another than the rest."""
+READER_SAMPLES = 8
+"""How many samples what reads a tensor is run on, for each range method."""
+
+
+def activation_ranges(recipe: Recipe, prepared: Prepared) -> Iterator[Change]:
+    """Propose other range methods for all activations."""
+    method = recipe.ranges
+    channelwise = isinstance(method, MinMax) and method.per_channel
+    if recipe.activation.is_integer and not channelwise:
+        yield from _by_error(recipe, "ranges", "activations", method)
+        if recipe.scales == "float" and not isinstance(method, MeanExtremes):
+            mean = MeanExtremes(symmetric=method.symmetric)
+            yield Change("ranges of activations by mean extremes", {"ranges": mean})
+
+
+def weight_ranges(recipe: Recipe, prepared: Prepared) -> Iterator[Change]:
+    """Propose to clip weights, where 8 bits for each channel do not hold them well anyway."""
+    if recipe.weight.is_integer and not recipe.block_size and not has_fine_weights(recipe):
+        yield from _by_error(recipe, "weight_ranges", "weights", recipe.weight_ranges)
+
+
+def has_fine_weights(recipe: Recipe) -> bool:
+    """Whether each channel of a weight has 8 bits and a scale of its own."""
+    return recipe.per_channel and recipe.weight.bits >= BYTE and recipe.scales == "float"
+
+
+def _by_error(recipe: Recipe, field: str, tensors: str, method: RangeMethod) -> Iterator[Change]:
+    best = MinMSE if recipe.scales == "power-of-two" else MSE
+    if not isinstance(method, best):
+        chosen = best(symmetric=method.symmetric)
+        yield Change(f"ranges of {tensors} by least squared error", {field: chosen})
+
+
+def ranges_by_readers(maker: RecipeMaker, trail: Trail[RecipeCandidate]) -> Attempts:
+    """Try for each tensor the range method of the least error behind what reads it."""
+    assert trail.best is not None  # the recipe as it was given
+    recipe, given = trail.best.recipe, maker.prepared.recipe
+    others = [change.fields["ranges"] for change in activation_ranges(given, maker.prepared)]
+    methods = [recipe.ranges, *(m for m in (given.ranges, *others) if m != recipe.ranges)]
+    decided = [maker.decide(recipe.replace(ranges=method)) for method in methods]
+    plans = [one.plan for one in decided]
+    better = better_methods(decided[0].prepared, plans, maker.judged[1][:READER_SAMPLES])
+    overrides = dict(recipe.overrides)
+    for name, index in better.items():
+        before = overrides.get(name, Override())
+        overrides[name] = msgspec.structs.replace(before, ranges=methods[index])
+    title = f"ranges of {counted(len(better), 'tensor')} by the error behind what reads them"
+    changes = [Change(title, {"overrides": overrides})] if better else []
+    kind = "ranges by the error behind what reads them"
+    yield from try_combinations(maker, recipe, {kind: changes})
 
 
 def better_methods(

@@ -1,12 +1,14 @@
-"""Trials of recipes: each is calibrated on one half of the samples and judged on the other."""
+"""Candidates of recipes: calibrated on one half of the samples, judged on the other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from bitwright.assess.coverage import Coverage, find_coverage
 from bitwright.assess.judge import Judge, Judgement
@@ -22,19 +24,72 @@ from bitwright.jobs.smoothing import apply_factors, smooth_activations
 from bitwright.jobs.static import Decided, decide_layout, round_weights
 from bitwright.plan import QuantPlan, Smoothing
 from bitwright.recipe import Recipe
+from bitwright.recipe.finetuning import FineTuning
 from bitwright.run import run_session
 from bitwright.support.wording import counted
 
-__all__ = ["FIRST", "HALVES", "MAX_JUDGED", "Trial", "Trials", "preparation_key"]
+__all__ = [
+    "FIRST",
+    "HALVES",
+    "MAX_JUDGED",
+    "Change",
+    "Judged",
+    "RecipeCandidate",
+    "RecipeMaker",
+    "preparation_key",
+]
 
 FIRST = (0,)
 HALVES = (0, 1)
 MAX_CORRECTED = 32
 """How many samples biases are corrected by: layer by layer each takes two runs of every layer."""
 TRIED_CORRECTED = 16
-"""How many it is for a trial, which shows whether they are worth it."""
+"""How many it is for a candidate, which shows whether they are worth it."""
 MAX_JUDGED = 16
 """How many samples of each half results are judged on."""
+
+
+class Change(NamedTuple):
+    """One thing that is done differently, by the fields of the recipe that say so."""
+
+    name: str
+    fields: dict[str, Any]
+
+
+class Judged(NamedTuple):
+    """A recipe, and the halves of the samples that it is to be calibrated on and judged by."""
+
+    recipe: Recipe
+    halves: Sequence[int] | None = None
+    """None: as many as for most candidates."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeCandidate:
+    """A recipe, and how far its outputs are from float on what it was not calibrated on."""
+
+    recipe: Recipe
+    plan: QuantPlan
+    """Of the half that it was calibrated on first."""
+    judgement: Judgement
+
+    @property
+    def losses(self) -> npt.NDArray[np.float64]:
+        """The loss of each sample, those of the first half first."""
+        return self.judgement.losses
+
+    @property
+    def loss(self) -> float:
+        """The mean loss, to compare with that of others on the same samples."""
+        return self.judgement.loss
+
+
+@dataclass(slots=True)
+class _Progress:
+    """The candidates of one recipe, judged on more and more halves."""
+
+    judge: Judge
+    made: list[RecipeCandidate] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,36 +100,8 @@ class _Seen:
     smoothing: Mapping[str, Smoothing]
 
 
-@dataclass(slots=True)
-class Trial:
-    """A recipe, and how far its outputs are from float on what it was not calibrated on."""
-
-    recipe: Recipe
-    judge: Judge
-    plan: QuantPlan | None = None
-    """Of the half that it was calibrated on first."""
-    halves: set[int] = field(default_factory=set)
-    """The halves that it was calibrated on so far."""
-
-    @property
-    def judgement(self) -> Judgement:
-        """The loss on all samples so far; a model without one cannot be chosen by it."""
-        found = self.judge.finish()
-        if not found.outputs:
-            raise ModelError(
-                "no output of this model is a float tensor of a known size, so there is no error "
-                "to choose by; leave effort out."
-            )
-        return found
-
-    @property
-    def loss(self) -> float:
-        """The mean loss, to compare with that of others on the same samples."""
-        return self.judgement.loss
-
-
-class Trials:
-    """Carries out recipes on halves of the samples, with what was done already where it holds."""
+class RecipeMaker:
+    """Makes candidates of recipes, with what was done already where it holds."""
 
     def __init__(
         self,
@@ -84,19 +111,21 @@ class Trials:
         *,
         halves: Sequence[int] = HALVES,
         means: bool = True,
+        learning: FineTuning | None = None,
     ) -> None:
         """Divide data that can be read twice; `prepared` is the model for the recipe to start.
 
-        A trial is over when it was calibrated on each of these halves. `means` says whether any
-        trial corrects biases.
+        A candidate is calibrated on each of these halves. `means` says whether any candidate
+        corrects biases, `learning` how weights are to learn where a candidate lets them.
         """
-        self.prepared = prepared
+        self.prepared, self.learning = prepared, learning
         self._compute = compute
         self._kept, self._engine = kept, kept.engine
         self._wanted = halves
         self._means = means
         self._opened: dict[bytes, Prepared] = {preparation_key(prepared.recipe): prepared}
         self._seen: dict[tuple[bytes, int], _Seen] = {}
+        self._progress: dict[bytes, _Progress] = {}
         self._expected: dict[int, list[Mapping[str, Any]]] = {}
         split = split_samples(kept.data, **({} if kept.holdout else {"most": 0}))
         self.calibration = _of(kept, split.calibration, "all")
@@ -127,37 +156,43 @@ class Trials:
         kept = {preparation_key(recipe), preparation_key(_observed_as(recipe))}
         self._opened = {key: found for key, found in self._opened.items() if key in kept}
         self._seen = {key: seen for key, seen in self._seen.items() if key[0] in kept}
+        self._progress = {key: one for key, one in self._progress.items() if key == _key(recipe)}
 
-    def start(self, recipe: Recipe) -> Trial:
-        """Return a trial of a recipe that was judged on nothing yet."""
-        return Trial(recipe, Judge(self.prepared.reference))
-
-    def carry_out(self, trial: Trial, halves: Sequence[int] | None = None) -> Trial:
-        """Calibrate on each half that the trial did not have yet, and judge on the other."""
-        for half in halves or self._wanted:
-            if half in trial.halves:
-                continue
-            planned, prepared = self._plan(trial.recipe, half)
-            trial.plan = trial.plan or planned.plan
+    def make(self, wanted: Judged) -> RecipeCandidate:
+        """Calibrate on each half that the recipe did not have yet, and judge on the other."""
+        recipe, halves = wanted
+        halves = halves or self._wanted
+        progress = self._progress.setdefault(
+            _key(recipe), _Progress(Judge(self.prepared.reference))
+        )
+        for half in halves[len(progress.made) :]:
+            planned, prepared = self._plan(recipe, half)
             # ONNX Runtime refuses what is wrong with it, and what is kept is checked in the end.
             session = open_quantized(prepared, planned, checked=False).session
             if session is None:
                 raise RecipeError(
-                    f"models of recipe {trial.recipe.name!r} cannot be run here, and effort "
+                    f"models of recipe {recipe.name!r} cannot be run here, and effort "
                     "chooses by their outputs; ask for effort 'low'."
                 )
             for sample, expected in self._references(1 - half):
-                trial.judge.add(sample, expected, run_session(session, sample))
-            trial.halves.add(half)
-        return trial
+                progress.judge.add(sample, expected, run_session(session, sample))
+            judgement = progress.judge.finish()
+            if not judgement.outputs:
+                raise ModelError(
+                    "no output of this model is a float tensor of a known size, so there is no "
+                    "error to choose by; leave effort out."
+                )
+            first = progress.made[0].plan if progress.made else planned.plan
+            progress.made.append(RecipeCandidate(recipe, first, judgement))
+        return progress.made[len(halves) - 1]
 
-    def carry_out_all(self, recipes: Sequence[Recipe]) -> list[Trial | BitwrightError]:
-        """Carry out recipes on the first half, each with its trial or why it cannot be tried.
+    def make_all(self, recipes: Sequence[Recipe]) -> list[RecipeCandidate | BitwrightError]:
+        """Carry out recipes on the first half, each with its candidate or why it has none.
 
-        What was observed is observed once, for all of them; the rest of a trial is a task.
+        What was observed is observed once, for all of them; the rest is a task for each.
         """
         if self._engine.is_local or len(recipes) < 2:
-            return [self.try_recipe(recipe) for recipe in recipes]
+            return [self._try_recipe(recipe) for recipe in recipes]
         prepared, kept = self.prepared, self._kept
         shared = (
             carry_model(load_model(prepared.source)),
@@ -167,9 +202,12 @@ class Trials:
             {"holdout": kept.holdout, "memory_budget": kept.memory_budget, "progress": False},
             {"halves": self._wanted, "means": self._means},
         )
-        found: list[Trial | BitwrightError] = []
-        with self._engine.open(_trial_runner, *shared) as workers:
-            for done in workers.map(self._tasks(recipes)):
+        found: list[RecipeCandidate | BitwrightError] = []
+        with self._engine.open(_recipe_runner, *shared) as workers:
+            for recipe, done in zip(recipes, workers.map(self._tasks(recipes)), strict=True):
+                if isinstance(done, _Progress):
+                    self._progress[_key(recipe)] = done
+                    done = done.made[0]
                 found.append(done)
         return found
 
@@ -180,17 +218,19 @@ class Trials:
             except (ModelError, RecipeError) as error:
                 yield recipe, error
 
-    def try_recipe(self, recipe: Recipe) -> Trial | BitwrightError:
+    def _try_recipe(self, recipe: Recipe) -> RecipeCandidate | BitwrightError:
         """Carry out a recipe on the first half; return why, if it cannot be."""
         try:
-            return self.carry_out(self.start(recipe), FIRST)
+            return self.make(Judged(recipe, FIRST))
         except (ModelError, RecipeError) as error:
             # What goes with no other option of this recipe, or runs nowhere.
             return error
 
-    def take_over(self, recipe: Recipe, seen: _Seen) -> None:
-        """Use what was observed elsewhere for a recipe, of the first half."""
+    def make_elsewhere(self, recipe: Recipe, seen: _Seen) -> _Progress | BitwrightError:
+        """Carry out a recipe on the first half by what was observed of it in another process."""
         self._seen[preparation_key(_observed_as(recipe)), 0] = seen
+        found = self._try_recipe(recipe)
+        return found if isinstance(found, BitwrightError) else self._progress[_key(recipe)]
 
     def _references(self, half: int) -> Iterator[tuple[Sample, Mapping[str, Any]]]:
         """Yield the samples of a half to judge by, with what float makes of them."""
@@ -257,25 +297,22 @@ class Trials:
         return _Seen(found, factors)
 
 
-def _trial_runner(
+def _recipe_runner(
     source: Any,
     recipe: Recipe,
     providers: Sequence[str] | None,
     samples: Sequence[Sample],
     reading: Mapping[str, Any],
-    trying: Mapping[str, Any],
-) -> Callable[[tuple[Recipe, _Seen | BitwrightError]], Trial | BitwrightError]:
+    making: Mapping[str, Any],
+) -> Callable[[tuple[Recipe, _Seen | BitwrightError]], _Progress | BitwrightError]:
     """Return what carries out recipes elsewhere, with what was observed for them."""
     prepared = open_model(carried_model(source), recipe, providers)
     kept = Calibration(samples, **reading).keep(prepared.model)
-    trials = Trials(prepared, kept, **trying)
+    maker = RecipeMaker(prepared, kept, **making)
 
-    def run(task: tuple[Recipe, _Seen | BitwrightError]) -> Trial | BitwrightError:
+    def run(task: tuple[Recipe, _Seen | BitwrightError]) -> _Progress | BitwrightError:
         tried, seen = task
-        if isinstance(seen, BitwrightError):
-            return seen
-        trials.take_over(tried, seen)
-        return trials.try_recipe(tried)
+        return seen if isinstance(seen, BitwrightError) else maker.make_elsewhere(tried, seen)
 
     return run
 
@@ -295,6 +332,10 @@ _WITHOUT_PREPARATION = (
     "select",
     "overrides",
 )
+
+
+def _key(recipe: Recipe) -> bytes:
+    return recipe.to_json(indent=0).encode()
 
 
 def preparation_key(recipe: Recipe) -> bytes:

@@ -6,7 +6,7 @@ from support.models import build, node
 
 import bitwright
 from bitwright import Percentile, load_recipe
-from bitwright.jobs.effort.readers import better_methods
+from bitwright.jobs.improve.proposals.ranges import better_methods
 from bitwright.jobs.opening import open_model
 
 

@@ -1,0 +1,130 @@
+"""The loop that improves: propose a change, make the candidate, keep it if it is better.
+
+    trail = improve(start, proposals, make, accept, budget)
+
+A proposal is a generator. It yields one attempt after the other, and each `yield` gives it the
+trail with what became of it: what was learnt so far decides what is worth trying next. `make` turns
+what an attempt names into a candidate, which has its scores on samples that it was not made from;
+`accept` says whether that is better than another. Candidates are frozen, and whoever makes them
+keeps them: a proposal may name one again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeAlias, TypeVar
+
+__all__ = ["Attempt", "Propose", "Step", "Trail", "improve"]
+
+Candidate = TypeVar("Candidate")
+Change = TypeVar("Change")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt(Generic[Change]):
+    """A change to try, and the one that it has to be better than."""
+
+    change: Change
+    name: str = ""
+    instead_of: Change | None = None
+    """None: the best so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[Candidate]):
+    """What became of an attempt; without `after` there was nothing to try."""
+
+    name: str
+    before: Candidate | None
+    after: Candidate | None
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Trail(Generic[Candidate]):
+    """The best candidate so far, and all that was tried on the way to it."""
+
+    best: Candidate | None = None
+    steps: tuple[Step[Candidate] | str, ...] = ()
+    """In words, why an attempt was not made at all."""
+    stopped: str | None = None
+    """Why the loop ended before it was through."""
+
+    @property
+    def last(self) -> Candidate:
+        """The candidate of the last step."""
+        step = self.steps[-1]
+        assert isinstance(step, Step) and step.after is not None  # asked for behind an attempt
+        return step.after
+
+    def with_step(self, step: Step[Candidate]) -> Trail[Candidate]:
+        """Return the trail with one step more; what the step keeps is the best."""
+        best = step.after if step.kept else step.before
+        return replace(self, steps=(*self.steps, step), best=best)
+
+    def with_remark(self, remark: Step[Candidate] | str) -> Trail[Candidate]:
+        """Return the trail with what a proposal found out by itself."""
+        return replace(self, steps=(*self.steps, remark))
+
+
+Propose: TypeAlias = Callable[
+    [Trail[Candidate]], Generator[Attempt[Any] | Step[Candidate] | str, Trail[Candidate], Any]
+]
+"""What yields attempts. What it decides without the loop it may yield as a step or in words."""
+
+
+def improve(
+    start: Change | None,
+    proposals: Iterable[Propose[Candidate]],
+    make: Callable[[Any], Candidate],
+    accept: Callable[[Candidate, Candidate], bool],
+    budget: Callable[[], str | None] = lambda: None,
+    on_best: Callable[[Candidate], None] = lambda candidate: None,
+) -> Trail[Candidate]:
+    """Return the best of what all proposals try, and the trail to it.
+
+    Args:
+        start: what to begin with; None: the first attempt, which is made whatever the budget.
+        proposals: asked one after the other, each for the trail so far.
+        make: gives the candidate of a change.
+        accept: whether the second of two candidates is to take the place of the first.
+        budget: why there can be no further attempt; None: there can.
+        on_best: hears of each candidate that is the best so far.
+
+    >>> def halve(trail):
+    ...     while trail.best > 1:
+    ...         trail = yield Attempt(trail.best // 2)
+    >>> improve(12, [halve], int, lambda before, after: after < before).best
+    1
+    """
+    trail: Trail[Candidate] = Trail(None if start is None else make(start))
+    for propose in proposals:
+        attempts = propose(trail)
+        wanted = next(attempts, None)
+        while wanted is not None:
+            if isinstance(wanted, Attempt):
+                if trail.best is not None and (reason := budget()) is not None:
+                    return replace(trail, stopped=reason)
+                other = wanted.instead_of
+                before = trail.best if other is None else make(other)
+                after = make(wanted.change)
+                kept = before is None or accept(before, after)
+                trail = trail.with_step(Step(wanted.name, before, after, kept))
+                if kept:
+                    on_best(after)
+            else:
+                trail = trail.with_remark(wanted)
+            wanted = _answer(attempts, trail)
+    return trail
+
+
+def _answer(
+    attempts: Generator[Attempt[Any] | Step[Candidate] | str, Trail[Candidate], Any],
+    trail: Trail[Candidate],
+) -> Attempt[Any] | Step[Candidate] | str | None:
+    """Return what a proposal wants next, which hears what became of its last attempt."""
+    try:
+        return attempts.send(trail)
+    except StopIteration:
+        return None

@@ -1,0 +1,1 @@
+"""What the loop can be told to try, one idea a file."""

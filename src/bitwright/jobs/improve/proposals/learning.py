@@ -1,0 +1,72 @@
+"""Weights that learn: AdaRound on the segments that make most of the error."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from bitwright.errors import BitwrightError
+from bitwright.jobs.improve.loop import Attempt, Step, Trail
+from bitwright.jobs.improve.proposals.combinations import Attempts, left_out
+from bitwright.jobs.improve.proposals.fallback import measure_nodes
+from bitwright.jobs.improve.recipes import FIRST, Judged, RecipeCandidate, RecipeMaker
+from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES
+from bitwright.plan import QuantPlan
+from bitwright.recipe import AdaRound, Recipe
+from bitwright.recipe.finetuning import LEARNING_OPS
+
+__all__ = ["default_learning", "learn"]
+
+ERROR_FRACTION = 0.8
+"""AdaRound goes to the segments whose weights make this fraction of the error."""
+SENSITIVITY_NODES = 64
+"""How many nodes are measured for AdaRound, those that lose most on their own."""
+
+
+def learn(maker: RecipeMaker, trail: Trail[RecipeCandidate]) -> Attempts:
+    """Let the weights of the most sensitive segments learn, if that helps.
+
+    All of them do in place of second moments, or those that do not learn would be the worse.
+    """
+    assert trail.best is not None  # the recipe as it was given
+    recipe, learning = trail.best.recipe, maker.learning
+    rounding = maker.prepared.recipe.rounding
+    nodes: tuple[str, ...] | None = ()
+    if recipe.rounding != rounding:
+        nodes = None
+    elif learning is not None or recipe.weight.is_integer:
+        nodes = _most_sensitive(maker, trail.best.plan)
+    if nodes == ():
+        yield Step("AdaRound", None, None)
+        return
+    learning = msgspec.structs.replace(learning or default_learning(recipe), nodes=nodes)
+    corrected = "off" if recipe.bias_correction == "off" else "sequential"
+    learned = recipe.replace(fine_tune=learning, bias_correction=corrected, rounding=rounding)
+    [found] = maker.make_all([learned])
+    if isinstance(found, BitwrightError):
+        yield left_out("AdaRound", found)
+    else:
+        yield Attempt(Judged(learned, FIRST), "AdaRound", instead_of=Judged(recipe, FIRST))
+
+
+def _most_sensitive(maker: RecipeMaker, plan: QuantPlan) -> tuple[str, ...]:
+    """Return the nodes that make most of the error and can learn, the worst first."""
+    measured = measure_nodes(maker, plan, SENSITIVITY_NODES, SENSITIVITY_SAMPLES)
+    learning = [node for node in measured if node.op in LEARNING_OPS]
+    ranked = sorted(learning, key=lambda node: node.weight, reverse=True)
+    sums = np.cumsum([node.weight for node in ranked])
+    if not sums.size or not np.isfinite(sums[-1]) or sums[-1] == 0:
+        return ()
+    needed = int(np.searchsorted(sums, ERROR_FRACTION * sums[-1])) + 1
+    return tuple(node.name for node in ranked[:needed])
+
+
+def default_learning(recipe: Recipe) -> AdaRound:
+    """Return how weights learn where the recipe does not say: activation scales too, if low-bit.
+
+    >>> from bitwright.recipe import load_recipe
+    >>> default_learning(load_recipe("int8")).learn_activation_scales
+    False
+    """
+    low_bit = recipe.activation.is_integer and recipe.activation.bits < 8
+    return AdaRound(learn_activation_scales=low_bit and recipe.scales == "float")

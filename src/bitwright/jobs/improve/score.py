@@ -1,0 +1,49 @@
+"""When a candidate is better: tests of losses on the same samples, pair by pair."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.assess.judge import Difference, compare_losses
+
+__all__ = ["MIN_GAIN", "Scored", "describe_gain", "is_surely_better", "surely_better"]
+
+MIN_GAIN = 0.1
+"""The share of the loss that must go where samples are too few for a bootstrap."""
+
+
+class Scored(Protocol):
+    """A candidate with a loss for each sample that it was not made from."""
+
+    @property
+    def losses(self) -> npt.NDArray[np.float64]:
+        """From 0, as float, to 1, nothing in common."""
+
+
+def is_surely_better(before: Scored, after: Scored) -> bool:
+    """Whether one candidate has less loss than another on the same samples, and not by chance."""
+    return surely_better(compare_losses(before.losses, after.losses))
+
+
+def surely_better(found: Difference) -> bool:
+    """Whether a change is worth keeping: by chance alone it would not have helped so many samples.
+
+    However large, a mean gain that few samples make is lost again on others.
+    """
+    if found.better is None:
+        return found.samples > 1 and found.gain >= MIN_GAIN
+    return found.is_sure
+
+
+def describe_gain(name: str, found: Difference, *, kept: bool) -> str:
+    """Return what a change did to the loss, as a sentence.
+
+    >>> describe_gain("x", compare_losses([0.5, 0.5], [0.1, 0.1469]), kept=True)
+    'x: output error 50 % -> 12.3 %, kept'
+    """
+    before, after = (f"{100 * loss:.3g} %" for loss in (found.before, found.after))
+    sure = "" if found.better is None else f" (better in {100 * found.better:.0f} % of resamples)"
+    return f"{name}: output error {before} -> {after}{sure}, {'kept' if kept else 'not kept'}"
