@@ -1,6 +1,6 @@
 """Tuning: the smallest or fastest model that keeps the user's metric.
 
-1. the accuracy cascade of `jobs.improve.effort` gives one plan, which all later models are made from
+1. an effort level (`jobs.improve.effort`) gives one plan, which all later models are made from
 2. what each unit of that plan adds to the error of the outputs, in each of its states
 3. what each unit costs in each state: milliseconds of the runtime's profile, or bytes
 4. the front of cost against error: a multiple-choice knapsack
