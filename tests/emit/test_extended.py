@@ -445,3 +445,14 @@ def test_types_that_do_not_fit_the_format_are_refused_with_the_remedy(cnn):
             weight=FLOAT8E4M3FN,
             ranges=MSE(),
         )
+
+
+def test_bfloat16_as_casts_leaves_no_scale_that_nothing_reads(cnn):
+    result = quantize_to(
+        BFLOAT16, *cnn, format="extended", place=Placement(bfloat16_casts=True), bias="weight"
+    )
+    graph = as_proto(result).graph
+    read = {name for item in graph.node for name in item.input}
+    assert {tensor.name for tensor in graph.initializer} <= read
+    assert "Cast" in {item.op_type for item in graph.node}
+    assert not vendor_ops(result)

@@ -236,6 +236,24 @@ def test_formats_of_one_operator_share_one_body(types):
         np.testing.assert_array_equal(actual, round_to_shared_exponents(x, qtype, 1))
 
 
+@pytest.mark.parametrize(
+    ("qtype", "method", "block", "rounding"),
+    [(BFP16, "to_bfp", 8, 0), (MX9, "to_bfp_prime", 16, 2)],
+)
+def test_block_floats_have_the_documented_attributes(qtype, method, block, rounding):
+    assert block_attributes(qtype, 1) == {
+        "bfp_method": method,
+        "axis": 1,
+        "bit_width": 16,
+        "block_size": block,
+        "rounding_mode": rounding,
+        "sub_block_size": 2,
+        "sub_block_shift_bits": 1,
+        "convert_to_bfloat_before_bfp": 0,
+        "use_compiler_version_cpu_kernel": 0,
+    }
+
+
 def test_block_floats_with_different_blocks_cannot_share_a_body():
     with pytest.raises(RecipeError, match="bfp16 and mx9 are all written as BFPFixNeuron"):
         block_function([BFP16, MX9], 21)

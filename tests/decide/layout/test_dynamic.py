@@ -223,6 +223,14 @@ def test_overrides_are_for_weights():
             plan_of(make_mlp(), overrides={name: override})
 
 
+def test_a_weight_with_a_scale_of_its_own_keeps_it_and_other_overrides_are_filled_in():
+    given = Override(scale=0.25, zero_point=3, qtype=UINT8)
+    entries = plan_of(make_mlp(), overrides={"w1": given, "w2": Override(qtype=UINT8)}).tensors
+    assert (entries["w1"].scale, entries["w1"].zero_point) == (0.25, 3)
+    w2 = plan_of(make_mlp(), weight=UINT8).tensors["w2"]
+    assert (entries["w2"].scale, entries["w2"].zero_point) == (w2.scale, w2.zero_point)
+
+
 def test_nothing_quantized_is_an_error_with_the_reasons():
     model = build([node("Relu", ["x"], ["y"], name="r")], {"x": [3]}, {"y": [3]})
     with pytest.raises(ModelError, match="nothing in this model was quantized"):

@@ -387,3 +387,25 @@ def test_blocks_take_the_summed_axis_and_leave_convolutions_alone():
     entries = layout_of(make_cnn(), block_size=4, weight=INT4).entries
     assert (entries["w3"].axis, entries["w3"].block_size) == (0, 4)
     assert entries["w1"].block_size == 0
+
+
+@pytest.mark.parametrize(
+    ("dilations", "fields", "kept"),
+    [
+        ([2, 2], {}, True),
+        ([1, 1], {}, False),
+        ([2, 2], {"activation": UINT16}, False),  # no integer kernel that would be made of it
+        ([2, 2], {"format": "extended"}, False),
+    ],
+)
+def test_a_dilated_average_stays_float_where_the_runtime_would_make_it_an_integer_one(
+    dilations, fields, kept
+):
+    pool = node("AveragePool", ["a"], ["y"], name="op", kernel_shape=[2, 2], dilations=dilations)
+    first = node("Conv", ["x", "w"], ["a"], name="conv")
+    last = node("Conv", ["y", "w"], ["z"], name="last")
+    model = build(
+        [first, pool, last], {"x": [1, 4, 8, 8]}, {"z": None}, {"w": weight(4, 4, 1, 1)}, opset=19
+    )
+    reason = layout_of(model, **fields).nodes["op"].reason or ""
+    assert ("no integer AveragePool with dilations" in reason) is kept
