@@ -33,6 +33,7 @@ def make_pair(seed, shape, bits=8, signed=False):
 
 @pytest.mark.parametrize(("bits", "signed"), [(8, False), (8, True), (16, False)])
 @pytest.mark.parametrize("axis", [None, 1, -1])
+@pytest.mark.sampled(8)
 def test_sums_over_samples_are_those_over_everything(engine, bits, signed, axis):
     parts = [make_pair(seed, (2, 5, 700), bits, signed) for seed in range(3)]
     sums = ErrorSums()

@@ -99,6 +99,7 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(options, sentence):
         RecipeChoice(**options).load()
 
 
+@pytest.mark.slow
 def test_a_work_folder_keeps_each_block_and_gives_the_same_bytes(run, model, data, out, tmp_path):
     work, other = tmp_path / "work", tmp_path / "other.onnx"
     words = ("quantize", model, "--data", data, *SHORT, "--quiet")

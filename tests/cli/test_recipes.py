@@ -31,6 +31,7 @@ def test_three_recipes_to_start_from_stand_above_those_by_purpose(run):
 
 
 @pytest.mark.parametrize("name", bitwright.RECIPES)
+@pytest.mark.sampled(12)
 def test_a_printed_recipe_is_the_recipe(run, name):
     answer = run("recipes", name)
     assert bitwright.Recipe.from_json(answer.out) == bitwright.RECIPES[name]

@@ -1,3 +1,6 @@
+import pytest
+
+
 def test_it_writes_the_page_and_says_the_verdict(run, model, quantized, data, tmp_path):
     out = tmp_path / "report.html"
     answer = run("report", model, quantized, "--data", data, "-o", out, "--no-latency")
@@ -45,6 +48,7 @@ def test_the_plan_brings_its_reasons(run, model, data, tmp_path):
     assert "Why left float" in page and "exclude" in page
 
 
+@pytest.mark.slow
 def test_nodes_are_tried_out_on_request(run, model, data, tmp_path):
     plan, small, out = (tmp_path / name for name in ("plan.json", "q.onnx", "r.html"))
     assert (
@@ -59,6 +63,7 @@ def test_nodes_are_tried_out_on_request(run, model, data, tmp_path):
     assert run("apply", better, model, "-o", tmp_path / "b.onnx", "--quiet").code == 0
 
 
+@pytest.mark.slow
 def test_random_data_will_do(run, model, quantized, tmp_path):
     out = tmp_path / "r.html"
     assert run("report", model, quantized, "--random-data", 2, "-o", out, "--quiet").code == 0

@@ -40,16 +40,19 @@ def test_a_terminal_gets_tables_in_colour(model):
     assert "float[batch,1,8,8]" in shown
 
 
+@pytest.mark.slow
 def test_no_color_is_respected(model):
     shown = on_terminal("inspect", model, NO_COLOR="1")
     assert "\x1b[3" not in shown
     assert "─" in shown
 
 
+@pytest.mark.slow
 def test_json_stays_json_on_a_terminal(model):
     assert "\x1b" not in on_terminal("inspect", model, "--json")
 
 
+@pytest.mark.slow
 def test_a_bar_is_shown_and_wiped_on_a_terminal_only(model, data, out):
     words = ("quantize", model, "-o", out, "--data", data)
     assert "Observing" in on_terminal(*words)

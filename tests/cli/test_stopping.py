@@ -23,6 +23,7 @@ posix_only = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSI
     ("number", "code", "said"),
     [(signal.SIGINT, 130, "error: interrupted."), (signal.SIGTERM, 143, "error: terminated.")],
 )
+@pytest.mark.sampled(1)
 def test_a_stopped_job_leaves_no_files(tmp_path, number, code, said):
     scratch, out = tmp_path / "scratch", tmp_path / "out"
     scratch.mkdir()

@@ -68,6 +68,7 @@ def test_what_only_float_can_meet_is_float_and_a_goal_that_is_missed(call, capsy
     assert "QuantizeLinear" not in ops
 
 
+@pytest.mark.slow
 def test_a_report_is_written_beside_the_model(call):
     page = call.folder / "page.html"
     assert call("--drop", "5%", "--report", page) == 0

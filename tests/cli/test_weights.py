@@ -103,6 +103,7 @@ def test_options_that_do_not_fit_are_refused(model, tmp_path, options, message, 
     assert not output.exists()
 
 
+@pytest.mark.slow
 def test_a_folder_is_quantized_with_its_own_tokenizer_and_listed_model_by_model(tmp_path, capsys):
     folder, output = make_folder(tmp_path / "model"), tmp_path / "small"
     save_tokenizer(folder)

@@ -19,6 +19,7 @@ def run(program: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "ours"), REPLACEMENTS.items())
+@pytest.mark.sampled(2)
 def test_every_package_is_replaced_whole(name: str, ours: str) -> None:
     answer = run(
         "from bitwright.compat import install_as\n"
@@ -82,6 +83,7 @@ def test_a_module_that_only_the_other_tool_has_is_not_mixed_in() -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_was_imported_before_is_replaced_with_a_warning() -> None:
     answer = run(
         "from onnxruntime.quantization import quantize_static as theirs\n"

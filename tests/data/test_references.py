@@ -64,6 +64,7 @@ def test_a_holdout_of_references_is_that_of_samples(images):
         np.testing.assert_array_equal(one["image"], other["image"])
 
 
+@pytest.mark.slow
 def test_workers_that_see_the_files_read_them(tmp_path, monkeypatch):
     demo = bitwright.load_demo()
     path = tmp_path / "digits.npy"

@@ -63,6 +63,7 @@ EXACT = {
 
 @pytest.mark.parametrize("case", EXACT)
 @pytest.mark.parametrize("activation", [UINT8, INT8, UINT16])
+@pytest.mark.sampled(12)
 def test_an_absorbed_activation_changes_no_output_bit(case, activation):
     model = make_activation(*EXACT[case])
     samples = make_samples(model, 4)

@@ -53,7 +53,18 @@ def workplace(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def is_slow(page):
+    return page.parent.name == "tutorials" or page.name in ("assess.md", "targets.md", "npu.md")
+
+
+EXAMPLES = [
+    pytest.param(page, marks=pytest.mark.slow if is_slow(page) else (), id=name_of(page))
+    for page in PAGES
+    if blocks(page)
+]
+
+
+@pytest.mark.parametrize("page", EXAMPLES)
 def test_the_examples_run_in_the_order_they_are_read(page, workplace, capsys):
     names = {"__name__": "__example__"}
     for language, code in blocks(page):
@@ -90,6 +101,7 @@ def test_the_notebooks_run(name, workplace):
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.sampled(2)
 def test_the_scripts_run(name, workplace, capsys):
     script = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
     before = {path.name for path in workplace.iterdir()}

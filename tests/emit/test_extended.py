@@ -106,6 +106,7 @@ def quantize_to(qtype, model, samples, **fields):
 
 
 @pytest.mark.parametrize("name", ON_THE_DEMO)
+@pytest.mark.sampled(5)
 def test_every_type_runs_and_is_as_close_as_it_can_be(demo, name):
     result = quantize_to(QTYPES[name], demo.model_path, demo.calibration[:32], format="extended")
     proto = as_proto(result)

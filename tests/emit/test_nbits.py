@@ -64,6 +64,7 @@ SHAPES = (
 @pytest.mark.parametrize("level", [0, 4])
 @pytest.mark.parametrize(("k", "n"), SHAPES)
 @pytest.mark.parametrize("bits", range(2, 9))
+@pytest.mark.sampled(40)
 def test_every_width_and_block_computes_what_is_stored(output, level, k, n, bits):
     """To 1e-5 in float, to 1e-2 where inputs are rounded to 8 bits."""
     w, model = one_product(k, n)

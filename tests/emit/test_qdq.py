@@ -87,6 +87,7 @@ SORTS = {"TopK": 12, "ArgMax": 12}
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per-tensor", "per-channel"])
 @pytest.mark.parametrize("types", TYPES)
 @pytest.mark.parametrize("op_type", sorted(RULES))
+@pytest.mark.sampled(120)
 def test_each_operator_runs_quantized_and_close_to_float(op_type, types, per_channel):
     activation, weight_type, bound = TYPES[types]
     model, samples, result = quantize_op(
@@ -107,6 +108,7 @@ def test_each_operator_runs_quantized_and_close_to_float(op_type, types, per_cha
     ids=["weight-pairs", "dedicated-pairs", "everything-forced"],
 )
 @pytest.mark.parametrize("op_type", sorted(RULES))
+@pytest.mark.sampled(40)
 def test_each_operator_runs_in_every_placement(op_type, place):
     model, samples, result = quantize_op(op_type, place=place)
     assert_valid(result, full=op_type != "EmbedLayerNormalization")

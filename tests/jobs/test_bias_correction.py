@@ -80,6 +80,7 @@ def quantized(model, samples, recipe, mode, **changes):
         ("int8", {"rounding": "nearest", "format": "extended", "bias": "int16"}, True),
     ],
 )
+@pytest.mark.sampled(8)
 def test_the_mean_of_the_output_comes_closer_to_float(mode, recipe, changes, biased):
     model = make_layers(biased=biased)
     samples = positive_samples(model, 32)
@@ -322,6 +323,7 @@ def output_error(model, found, samples):
 
 @pytest.mark.parametrize("behind", ["", "Relu"])
 @pytest.mark.parametrize("product", ["Gemm", "MatMul"])
+@pytest.mark.sampled(2)
 def test_gains_lower_the_error_of_coarse_weights(product, behind):
     """Weights of 4 bits whose scale covers an outlier lose a part of each output."""
     rng = np.random.default_rng(2)

@@ -55,6 +55,7 @@ SLOW = {"mxfp8e5m2", "mxfp8e4m3", "mxfp6e3m2", "mxfp6e2m3", "mxfp4e2m1", "mx4", 
     "written",
     [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in WRITTEN],
 )
+@pytest.mark.sampled(8)
 def test_models_of_every_recipe_are_compared_and_reported_on(written, tail):
     model, samples = tail
     result = bitwright.quantize(model, recipe=WRITTEN[written], data=samples)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import bitwright
@@ -51,6 +52,7 @@ def _calls(work: Callable[[], object]) -> int:
     return count
 
 
+@pytest.mark.slow
 def test_calls_of_quantize_and_compare_grow_as_the_graph():
     def work(layers: int) -> None:
         model = _chain(layers)

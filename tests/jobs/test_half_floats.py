@@ -57,6 +57,7 @@ def float_types(result):
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.sampled(46)
 def test_kept_float16_runs_wherever_something_can_be_quantized(name, setting):
     model, samples = half(name)
     try:

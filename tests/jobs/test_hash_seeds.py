@@ -6,6 +6,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parents[1]
 
 VERBS = """
@@ -58,6 +60,7 @@ def run_with_seed(seed, folder):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_files_and_reports_do_not_depend_on_the_hash_seed(tmp_path):
     first, second = (run_with_seed(seed, tmp_path / str(seed)) for seed in (1, 2))
     assert "mm3" in first

@@ -351,6 +351,7 @@ def test_W9_a_mask_computed_at_run_time_leaves_the_scores_their_range(value, how
 
 @pytest.mark.parametrize("recipe", ["bfp16", "mxint8", "mx9"])
 @pytest.mark.parametrize("how", ["product", "where"])
+@pytest.mark.sampled(1)
 def test_W9_blocks_are_not_swallowed_by_a_mask_computed_at_run_time(recipe, how):
     model = make_computed_mask(FLOAT32_MIN, how)
     samples = make_samples(model)

@@ -371,6 +371,7 @@ def data_for(model):
 
 @pytest.mark.parametrize("format", ["qdq", "qoperator"])
 @pytest.mark.parametrize("make", [*FUSED, *LEFT_FLOAT], ids=lambda make: make.__name__)
+@pytest.mark.sampled(30)
 def test_the_function_stays_within_one_step_of_the_trained_one(make, format):
     model = make()
     result = bitwright.import_qat(model, format=format)
@@ -389,6 +390,7 @@ def test_the_function_stays_within_one_step_of_the_trained_one(make, format):
 
 
 @pytest.mark.parametrize("make", FUSED, ids=lambda make: make.__name__)
+@pytest.mark.sampled(16)
 def test_the_runtime_fuses_all_of_it(make, tmp_path):
     fused = fused_ops(bitwright.import_qat(make()), tmp_path)
     assert not FLOAT_OPS & fused.keys(), fused

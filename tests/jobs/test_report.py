@@ -66,6 +66,7 @@ def test_following_the_advice_repairs_the_model(sabotaged, demo):
     assert after.outputs[0].sqnr > before.outputs[0].sqnr + 3
 
 
+@pytest.mark.slow
 def test_a_page_has_everything_about_a_real_model(tmp_path, result, demo):
     path = tmp_path / "report.html"
     report = bitwright.write_report(
@@ -136,6 +137,7 @@ def test_the_result_of_a_run_reports_on_the_samples_it_was_measured_on(tmp_path,
 
 
 @pytest.mark.parametrize("recipe", ["npu-cnn", "xint8", "int8-dynamic"])
+@pytest.mark.sampled(1)
 def test_every_kind_of_model_has_a_report(recipe, demo):
     result = bitwright.quantize(demo.model_path, data=demo.calibration[:16], recipe=recipe)
     report = bitwright.write_report(

@@ -59,6 +59,7 @@ def quantized(model, samples, **changes):
 
 
 @pytest.mark.parametrize("changes", [{}, {"per_channel": False}, {"weight_symmetric": False}])
+@pytest.mark.sampled(1)
 def test_four_bits_are_closer_to_float_on_unseen_samples(changes):
     model = make_net()
     samples, unseen = smooth_samples(48, 0), smooth_samples(48, 1)

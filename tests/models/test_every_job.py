@@ -145,6 +145,7 @@ def noise_ratio(reference, path, samples, output):
         for name in MODELS
     ],
 )
+@pytest.mark.sampled(1)
 def test_the_error_is_not_larger_than_the_peers(tmp_path, prepared, name, job):
     model = prepared(name)
     _, make, output = MODELS[name]

@@ -34,6 +34,7 @@ BEST = Recipe(name="best", per_channel=True, ranges=MSE(), weight_ranges=MSE())
 
 
 @pytest.mark.parametrize("kind", ["cls", *DEEPER])
+@pytest.mark.slow
 def test_a_text_model_is_quantized_smaller_and_stays_close_to_float(tmp_path, kind):
     path, samples, bound = ocr_case(kind)
     out = tmp_path / "q.onnx"
@@ -44,6 +45,7 @@ def test_a_text_model_is_quantized_smaller_and_stays_close_to_float(tmp_path, ki
 
 
 @pytest.mark.parametrize("kind", ["cls", DEEPER[0]])
+@pytest.mark.slow
 def test_accuracy_is_not_below_the_peers_at_the_same_settings(tmp_path, kind):
     path, samples, _ = ocr_case(kind)
     model = onnx.load(path)
@@ -62,6 +64,7 @@ def test_accuracy_is_not_below_the_peers_at_the_same_settings(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["cls", DEEPER[0]])
+@pytest.mark.slow
 def test_integer_operators_are_not_below_the_peers_at_the_same_settings(tmp_path, kind):
     path, samples, _ = ocr_case(kind)
     # Without these two steps the peer fails, or quantizes weights at run time.
@@ -81,6 +84,7 @@ def test_integer_operators_are_not_below_the_peers_at_the_same_settings(tmp_path
 
 
 @pytest.mark.parametrize("kind", ["cls", DEEPER[0]])
+@pytest.mark.slow
 def test_both_formats_are_equally_close_to_float(kind):
     path, samples, bound = ocr_case(kind)
     found = {}
@@ -110,6 +114,7 @@ def test_the_classifier_keeps_its_answer():
     assert "holdout" in result.summary()
 
 
+@pytest.mark.slow
 def test_pictures_of_varying_size_calibrate_the_detector():
     path = real_model("rapidocr_onnxruntime", OCR["det"][0])
     samples = [*render_lines(2, 96, 160), *render_lines(2, 160, 96), *render_lines(2, 128, 128)]
@@ -118,6 +123,7 @@ def test_pictures_of_varying_size_calibrate_the_detector():
     assert quality(onnx.load(path), result, samples) > 8
 
 
+@pytest.mark.slow
 def test_a_model_of_dynamic_shapes_needs_shapes_for_random_data():
     path = real_model("rapidocr_onnxruntime", OCR["cls"][0])
     with pytest.raises(bitwright.DataError, match="random data cannot choose it"):
@@ -147,6 +153,7 @@ def voice_samples(count):
 @pytest.mark.parametrize(
     ("inside", "written"), [(False, "qdq"), (True, "qdq"), (True, "qoperator")]
 )
+@pytest.mark.sampled(1)
 def test_a_voice_model_made_of_ifs_is_quantized_inside_or_refused(tmp_path, inside, written):
     path = real_model("silero_vad", "data/silero_vad.onnx")
     samples = voice_samples(8)

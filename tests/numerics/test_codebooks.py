@@ -55,6 +55,7 @@ def values(dtype):
     book=st.sampled_from([FP4, NF4]),
     block_size=st.sampled_from(BLOCK_SIZES),
 )
+@pytest.mark.slow
 def test_bytes_and_magnitudes_are_those_of_the_runtime(data, dtype, book, block_size):
     assert_same(data.draw(values(dtype)), book, block_size)
 
@@ -62,6 +63,7 @@ def test_bytes_and_magnitudes_are_those_of_the_runtime(data, dtype, book, block_
 @books
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 3000.0])
+@pytest.mark.sampled(3)
 def test_a_million_weights_are_those_of_the_runtime(book, dtype, scale):
     # An odd length, more than a chunk: the seams and the short last block count too.
     flat = (np.random.default_rng(3).standard_normal(1_200_003) * scale).astype(dtype)

@@ -19,6 +19,7 @@ def test_rows_of_a_hadamard_matrix_are_orthogonal_signs(order):
 
 
 @pytest.mark.parametrize("size", WIDTHS)
+@pytest.mark.sampled(6)
 def test_widths_of_language_models_have_a_hadamard_matrix(size):
     rotation = make_orthogonal(size, seed=3)
     assert rotation.kind == "hadamard"

@@ -108,6 +108,7 @@ def test_the_ends_span_all_levels_at_the_position(grid, low, high, position):
 
 @pytest.mark.parametrize("engine", ["numpy", "numba"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.sampled(2)
 def test_many_chunks_add_up(engine, dtype):
     pytest.importorskip("numba")
     x = np.random.default_rng(1).normal(size=3 * (1 << 14) + 17).astype(dtype)

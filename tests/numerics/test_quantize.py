@@ -146,6 +146,7 @@ def spread_arguments(mode, axis, block):
 @pytest.mark.parametrize("qtype", RUN_BY_ORT, ids=str)
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
+@pytest.mark.sampled(8)
 def test_quantize_has_the_bits_of_onnx_runtime(qtype, real, data):
     x, scale, mode, axis, block, rng = data.draw(problems(real))
     zero_point = zero_points(qtype, scale.shape, rng)
@@ -161,6 +162,7 @@ def test_quantize_has_the_bits_of_onnx_runtime(qtype, real, data):
 @pytest.mark.parametrize("qtype", RUN_BY_ORT, ids=str)
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
+@pytest.mark.sampled(8)
 def test_dequantize_has_the_bits_of_onnx_runtime(qtype, real, data):
     x, scale, mode, axis, block, rng = data.draw(problems(real))
     zero_point = zero_points(qtype, scale.shape, rng)

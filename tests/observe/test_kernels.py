@@ -25,6 +25,7 @@ def counted(values, engine):
 
 @given(any_float32)
 @settings(deadline=None)
+@pytest.mark.slow
 def test_numba_and_numpy_give_the_same_counts_and_extremes(values):
     compiled, plain = counted(values, "numba"), counted(values, "numpy")
     assert np.array_equal(compiled[0], plain[0])

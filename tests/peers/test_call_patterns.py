@@ -545,6 +545,7 @@ OTHER_NODES = {"only_some_nodes", "all_but_some_by_a_function"}
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.sampled(26)
 def test_both_tools_do_the_same(tmp_path, name):
     kind, call = PATTERNS[name]
     scripts, errors = {}, {}

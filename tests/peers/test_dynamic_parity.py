@@ -104,6 +104,7 @@ MODELS = {
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.sampled(40)
 def test_the_same_operators_and_no_larger_error(tmp_path, name, setting):
     model = MODELS[name]()
     samples = dynamic_samples(model, 8)
@@ -234,6 +235,7 @@ def pictures_of_text(height, width, count):
         pytest.param("rec", (48, 96), 6, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_text_models(tmp_path, kind, size, gained):
     path = package_file("rapidocr_onnxruntime", f"*_{kind}_infer.onnx")
     samples = pictures_of_text(*size, 6)
@@ -243,6 +245,7 @@ def test_text_models(tmp_path, kind, size, gained):
     assert mine > theirs + gained
 
 
+@pytest.mark.slow
 def test_a_voice_detector_with_an_lstm_in_a_branch(tmp_path):
     path = package_file("silero_vad", "silero_vad.onnx")
     rng = np.random.default_rng(0)

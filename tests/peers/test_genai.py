@@ -56,6 +56,7 @@ def text(tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.sampled(1)
 def test_a_folder_of_the_builder_comes_out_as_it_loads_it(family, text, tmp_path):
     folder, small = make_folder(family, tmp_path / family), tmp_path / "small"
     result = bitwright.quantize(folder, small, recipe="int4-rtn", data=text, limit=4)

@@ -80,6 +80,7 @@ def pair(tmp_path_factory):
 
 @pytest.mark.parametrize("options", SAME)
 @pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.sampled(16)
 def test_the_graph_is_the_peers_node_by_node(pair, kind, options):
     _, _, mine, theirs = pair(kind, options)
     assert shape_of_graph(mine) == shape_of_graph(theirs)

@@ -31,6 +31,7 @@ def both(folder, op_type, settings):
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("op_type", TABLE)
+@pytest.mark.sampled(40)
 def test_the_ops_are_the_peers(tmp_path, op_type, settings):
     *_, mine, theirs = both(tmp_path, op_type, settings)
     assert ops(mine) == ops(theirs)
@@ -38,6 +39,7 @@ def test_the_ops_are_the_peers(tmp_path, op_type, settings):
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("op_type", TABLE)
+@pytest.mark.sampled(40)
 def test_the_error_is_not_larger_than_the_peers(tmp_path, op_type, settings):
     model, samples, mine, theirs = both(tmp_path, op_type, settings)
     assert quality(model, mine, samples) > quality(model, theirs, samples) - 0.5

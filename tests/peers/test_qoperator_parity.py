@@ -58,6 +58,7 @@ def both(folder, op_type, **options):
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("op_type", TABLE)
+@pytest.mark.sampled(30)
 def test_the_ops_are_the_peers(tmp_path, op_type, settings):
     *_, mine, theirs = both(tmp_path, op_type, **SETTINGS[settings])
     assert ops(mine) == ops(theirs)
@@ -65,6 +66,7 @@ def test_the_ops_are_the_peers(tmp_path, op_type, settings):
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("op_type", TABLE)
+@pytest.mark.sampled(30)
 def test_the_error_is_not_larger_than_the_peers(tmp_path, op_type, settings):
     model, samples, mine, theirs = both(tmp_path, op_type, **SETTINGS[settings])
     assert quality(model, mine, samples) > quality(model, theirs, samples) - 0.5

@@ -78,6 +78,7 @@ def is_sorted(graph: ir.Graph) -> bool:
 
 
 @pytest.mark.parametrize("name", REAL)
+@pytest.mark.sampled(1)
 def test_real_models_compute_the_same(name):
     proto = real_model(name)
     norms = sum(node.op_type == "BatchNormalization" for node in proto.graph.node)
@@ -102,6 +103,7 @@ def test_real_models_compute_the_same(name):
 
 @pytest.mark.parametrize("optimize", [True, False])
 @pytest.mark.parametrize("name", REAL)
+@pytest.mark.slow
 def test_real_models_with_every_exact_rewrite_compute_the_same_in_nhwc(name, optimize):
     proto = real_model(name)
     model = ir.from_proto(proto)
@@ -121,6 +123,7 @@ def test_real_models_with_every_exact_rewrite_compute_the_same_in_nhwc(name, opt
 
 
 @pytest.mark.parametrize("name", REAL)
+@pytest.mark.slow
 def test_batch_norms_of_real_models_fold_without_other_passes(name):
     proto = real_model(name)
     model = ir.from_proto(proto)
@@ -133,6 +136,7 @@ def test_batch_norms_of_real_models_fold_without_other_passes(name):
 
 @pytest.mark.parametrize("change", [drop_no_ops, fuse_hard_swish, fold_scale_shift])
 @pytest.mark.parametrize("name", REAL)
+@pytest.mark.slow
 def test_each_pass_alone_leaves_real_models_as_they_were(name, change):
     proto = real_model(name)
     model = ir.from_proto(proto)

@@ -84,6 +84,7 @@ def test_act_order_is_the_papers_loop_on_permuted_rows():
     symmetric=st.booleans(),
     act_order=st.booleans(),
 )
+@pytest.mark.slow
 def test_error_is_a_quarter_below_nearest_rounding_at_4_bits(
     seed, rows, block_size, symmetric, act_order
 ):

@@ -238,6 +238,7 @@ def test_a_busy_machine_gets_more_than_one_attempt(monkeypatch):
         assert len(attempts) == 3
 
 
+@pytest.mark.slow
 def test_without_ray_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingPackageError, match=r"pip install 'bitwright\[ray\]'"):

@@ -53,6 +53,7 @@ def quantized(model, recipe):
 @SIZES
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+@pytest.mark.sampled(8)
 def test_stages_compare_as_one_graph_does(make, recipe, most, monkeypatch):
     model = make()
     result, samples = quantized(model, recipe)
@@ -73,6 +74,7 @@ def test_stages_compare_as_one_graph_does(make, recipe, most, monkeypatch):
 @SIZES
 @pytest.mark.parametrize("recipe", list(RECIPES.values())[:3], ids=list(RECIPES)[:3])
 @pytest.mark.parametrize("make", [make_cnn, residual_blocks], ids=["cnn", "blocks"])
+@pytest.mark.sampled(4)
 def test_variants_in_stages_are_those_of_one_graph(make, recipe, most, monkeypatch):
     model = make()
     result, samples = quantized(model, recipe)

@@ -112,6 +112,7 @@ def test_the_jackknife_over_folds_has_the_error_of_the_mean_where_the_metric_is_
 
 
 @pytest.mark.parametrize(("drop", "wrong"), [(LIMIT, 0.05), (0.05, 0.0)])
+@pytest.mark.sampled(1)
 def test_a_metric_of_the_set_passes_early_as_rarely_as_one_of_samples(drop, wrong):
     """Of 1,000 models at the limit itself, and of as many far beyond it."""
     random = np.random.default_rng(4)

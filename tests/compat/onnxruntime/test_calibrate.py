@@ -125,6 +125,7 @@ def same_ranges(mine, theirs, bin_widths):
         ),
     ],
 )  # fmt: skip
+@pytest.mark.sampled(50)
 def test_histogram_methods_give_the_peers_answer(tmp_path, kind, method, options):
     rng = np.random.default_rng([len(kind), len(options), options["num_bins"]])
     values = [DISTRIBUTIONS[kind](rng, 500).astype(np.float32) for _ in range(4)]
@@ -135,6 +136,7 @@ def test_histogram_methods_give_the_peers_answer(tmp_path, kind, method, options
 
 
 @pytest.mark.parametrize(("kind", "levels"), [("long tails", 255), ("hard swish", 128)])
+@pytest.mark.slow
 def test_entropy_of_2048_bins_gives_the_peers_answer(tmp_path, kind, levels):
     values = DISTRIBUTIONS[kind](np.random.default_rng(levels), 4000).astype(np.float32)
     options = {"num_bins": 2048, "num_quantized_bins": levels}
@@ -168,6 +170,7 @@ def test_entropy_of_8001_bins_gives_the_peers_answer(tmp_path, kind, levels):
         ("Percentile", {"percentile": 98.0, "num_bins": 256, "symmetric": False}),
     ],
 )
+@pytest.mark.sampled(8)
 def test_several_collections_stay_within_one_bin_of_the_peers(tmp_path, kind, method, options):
     rng = np.random.default_rng(1)
     values = [DISTRIBUTIONS[kind](rng, 1000).astype(np.float32) for _ in range(3)]
@@ -188,6 +191,7 @@ def test_several_collections_stay_within_one_bin_of_the_peers(tmp_path, kind, me
         ("Entropy", {"num_bins": 160, "num_quantized_bins": 128}),
     ],
 )
+@pytest.mark.sampled(4)
 def test_histogram_methods_give_the_peers_answer_for_whole_models(tmp_path, make, method, options):
     model = make()
     samples = make_samples(model, 16)
@@ -310,6 +314,7 @@ def collected(module, method, symmetric, parts):
 
 @pytest.mark.parametrize("method", ["percentile", "entropy", "distribution"])
 @pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.sampled(2)
 def test_a_collector_of_arrays_finds_the_peers_range(method, symmetric, capsys):
     values = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
     mine, theirs = (collected(module, method, symmetric, [values]) for module in (ours, peer))

@@ -28,6 +28,7 @@ def test_the_module_has_the_flags_of_the_peer(capsys):
     assert peer_flags() and all(f"--{flag}" in shown for flag in peer_flags())
 
 
+@pytest.mark.slow
 def test_the_module_runs_as_a_command(tmp_path):
     onnx.save(with_batch_norm(), tmp_path / "in.onnx")
     command = [sys.executable, "-m", "bitwright.compat.onnxruntime.preprocess"]

@@ -218,6 +218,7 @@ def test_missing_data_is_an_error_of_one_sentence(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "status"), [(["-i", "no.onnx", "-o", "q.onnx"], 1), (["-i", "no.onnx"], 2)]
 )
+@pytest.mark.sampled(1)
 def test_as_a_command_it_ends_with_the_peers_status(tmp_path, flags, status):
     name = "bitwright.compat.onnxruntime.static_quantize_runner"
     made = [

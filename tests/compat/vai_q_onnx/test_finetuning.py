@@ -35,6 +35,7 @@ NOISY = {"OptimAlgorithm": "adaquant", "LearningRate": 0.05, "NumIterations": 40
         ("WarmStart", 0.0, {"RegParam": 1.0}),
     ],
 )
+@pytest.mark.sampled(7)
 def test_a_key_changes_what_is_learned(torch, key, value, beside):
     assert not equal(quantized(**beside), quantized(**{**beside, key: value}))
 

@@ -99,6 +99,7 @@ OURS_IS_RIGHT = {
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("quant_format", ["QDQ", "QOperator"])
 @pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.sampled(40)
 def test_nodes_and_scales_are_the_peers(tmp_path, kind, quant_format, options):
     if (kind, quant_format) in OURS_IS_RIGHT:
         pytest.skip("the other tool computes other numbers than the float model")

@@ -65,6 +65,7 @@ def planned(model, **changes):
 
 
 @pytest.mark.parametrize("kind", [AdaRound, AdaQuant])
+@pytest.mark.sampled(1)
 def test_four_bit_activations_come_closer_to_float(kind):
     nodes = [
         node("Conv", ["x", "w1"], ["a"], name="one", kernel_shape=[3, 3]),

@@ -135,6 +135,7 @@ def test_a_change_that_is_sure_to_lose_is_combined_with_no_other():
     assert found == [("activations", False), ("weights", True)]
 
 
+@pytest.mark.slow
 def test_the_same_data_gives_the_same_bytes():
     model = make_mobilenet(channels=4, blocks=1, size=8)
     first, second = (quantized("medium", model, make_samples(model, 16)) for _ in range(2))
@@ -223,6 +224,7 @@ def test_a_step_that_does_not_help_is_not_kept():
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-4])
+@pytest.mark.slow
 def test_a_clip_that_is_in_the_way_of_equalization_is_made_a_relu_where_that_helps(size):
     """Where all values are small the clip does nothing; else it is part of the function."""
     model = make_mobilenet(clip=(0, 6))
@@ -241,6 +243,7 @@ def test_a_clip_that_is_in_the_way_of_equalization_is_made_a_relu_where_that_hel
     assert gain > (2 if helps else -1)
 
 
+@pytest.mark.slow
 def test_power_of_two_targets_take_their_own_ranges():
     model = make_cnn()
     recipe = load_recipe("int8").replace(scales="power-of-two")
@@ -269,6 +272,7 @@ def test_a_model_without_float_outputs_is_refused():
         quantized("medium", model, make_samples(model, 8))
 
 
+@pytest.mark.slow
 def test_low_bit_weights_are_rounded_by_second_moments_where_that_helps(monkeypatch):
     nothing_of(monkeypatch, levels.FAMILY)
     equalized = load_recipe("a8w4").replace(equalize=CrossLayerEqualization(steps=-1))
@@ -298,6 +302,7 @@ def test_high_fine_tunes_the_blocks_that_hurt(monkeypatch):
     assert set(learning.nodes) < layers
 
 
+@pytest.mark.slow
 def test_high_lets_all_weights_learn_in_place_of_second_moments(monkeypatch):
     pytest.importorskip("torch")
     nothing_of(monkeypatch, levels.FAMILY)

@@ -191,6 +191,7 @@ def test_a_goal_that_int8_meets_needs_one_evaluation():
         (1.1, False, ["standard", "medium"], 1),
     ],
 )
+@pytest.mark.sampled(1)
 def test_more_effort_is_for_plans_that_give_up_much(monkeypatch, least, changes, efforts, bases):
     """And where it changes nothing about the plan, nothing is evaluated again."""
     monkeypatch.setattr(strategy, "MIN_KEPT", least)

@@ -163,6 +163,7 @@ def test_a_stack_of_weights_is_rounded_like_each_of_its_matrices(
     np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
 
 
+@pytest.mark.slow
 def test_a_stack_of_weights_makes_the_file_smaller():
     model = batched((8, 256, 256))
     result = quantize(model, output="qdq", bits=4)
@@ -487,6 +488,7 @@ def test_inputs_that_are_always_zero_are_refused_and_idle_channels_are_not():
     )
 
 
+@pytest.mark.slow
 def test_data_that_can_be_read_once_serves_both_passes_of_awq():
     data = make_samples()
     once = quantize(make_block(depth=1), data=iter(data), awq=AWQ())
@@ -497,6 +499,7 @@ def test_data_that_can_be_read_once_serves_both_passes_of_awq():
 # What is left behind --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_file_is_left_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     quantize(make_block(), data=make_samples(), rounding=GPTQ(), awq=AWQ()).save(

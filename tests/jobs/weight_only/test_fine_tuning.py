@@ -45,6 +45,7 @@ def error_of(result):
 
 
 @pytest.mark.parametrize("output", ["matmul-nbits", "qdq"])
+@pytest.mark.sampled(1)
 def test_learned_roundings_lose_less_than_the_nearest(output):
     plain, learned = (run(Nearest(), method, output=output) for method in (None, LEARN))
     assert error_of(learned) < 0.8 * error_of(plain)
@@ -53,6 +54,7 @@ def test_learned_roundings_lose_less_than_the_nearest(output):
     assert ("MatMulNBits" if output == "matmul-nbits" else "DequantizeLinear") in ops
 
 
+@pytest.mark.slow
 def test_a_work_folder_keeps_what_was_learned(tmp_path):
     first = run(Nearest(), work=tmp_path / "work")
     store = tmp_path / "work" / "tuned"
@@ -101,6 +103,7 @@ def test_signround_leaves_a_head_of_8_bits():
     assert changed == {f"{name}{layer}" for name in ("gate", "up", "down") for layer in (0, 1)}
 
 
+@pytest.mark.slow
 def test_signround_that_does_not_help_leaves_what_was_rounded():
     wild = SignRound(iterations=2, learning_rate=0.5)
     plain, learned, forced = (
@@ -112,6 +115,7 @@ def test_signround_that_does_not_help_leaves_what_was_rounded():
     assert error_of(forced) > error_of(plain)
 
 
+@pytest.mark.slow
 def test_a_plan_with_signround_gives_the_same_model(tmp_path):
     weights = WeightOnly(bits=3, rounding=Nearest(weighted=True), output="float")
     recipe = Recipe(mode="weight-only", weights=weights, fine_tune=SignRound(iterations=5))

@@ -64,6 +64,7 @@ def errors():
 
 
 @pytest.mark.parametrize("method", ["nearest", "weighted", "gptq", "awq", "all"])
+@pytest.mark.slow
 def test_every_method_beats_plain_rounding(errors, method):
     assert errors[method] < errors["plain"]
 
@@ -131,6 +132,7 @@ def test_samples_are_held_back_to_measure_on():
     assert result.outputs[0].sqnr > 15
 
 
+@pytest.mark.slow
 def test_layers_are_rounded_for_the_inputs_that_rounded_layers_give():
     data = make_samples(16)
     sequential = run(WeightOnly(rounding=GPTQ(), **BITS3), data=data)
@@ -145,6 +147,7 @@ def test_layers_are_rounded_for_the_inputs_that_rounded_layers_give():
     assert (arrays[0][last] != arrays[1][last]).any()
 
 
+@pytest.mark.slow
 def test_awq_leaves_what_the_float_model_computes():
     # With 8 bits nothing is lost, so a wrong scale would show.
     assert error_of(run(WeightOnly(bits=8, awq=AWQ()), data=make_samples())) < 1e-4

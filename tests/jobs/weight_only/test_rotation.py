@@ -100,12 +100,14 @@ def test_a_model_too_large_to_run_is_not_tried(monkeypatch):
     assert result.plan.rotation is None and notes_of(result, "not rotated: too large")
 
 
+@pytest.mark.slow
 def test_data_that_can_be_read_once_is_enough():
     result = run(make_llama(depth=1), data=iter(SAMPLES), rotate="auto", rounding=GPTQ())
     again = run(make_llama(depth=1), rotate="auto", rounding=GPTQ())
     assert result.plan == again.plan
 
 
+@pytest.mark.slow
 def test_a_plan_gives_the_same_bytes_again(tmp_path):
     model, data = make_llama(depth=1, tied=True), SAMPLES
     recipe = recipe_of(rotate="auto", rounding=GPTQ(), awq=AWQ())

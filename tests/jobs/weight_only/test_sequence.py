@@ -38,6 +38,7 @@ def codes_of(result):
         (np.float32, {"awq": AWQ(grid=2)}),
     ],
 )
+@pytest.mark.sampled(1)
 def test_torch_rounds_as_numpy_does(monkeypatch, dtype, options):
     model = make_block(dtype=dtype)
     here = quantize("cpu", model, **options)
