@@ -79,6 +79,7 @@ def decoder(tmp_path):
 TOKENS = ("--prompt-tokens", "6", "--new-tokens", "4")
 
 
+@pytest.mark.slow
 def test_a_decoder_is_timed_in_tokens(run, decoder):
     answer = run("bench", decoder, decoder, *TOKENS, "--runs", "2")
     assert (answer.code, answer.err) == (0, "")

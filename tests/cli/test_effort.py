@@ -1,6 +1,7 @@
 import pytest
 
 
+@pytest.mark.slow
 def test_quantize_lists_the_steps_of_its_effort(run, model, data, out):
     answer = run("quantize", model, "-o", out, "--data", data, "--effort", "medium", "--json")
     assert answer.code == 0

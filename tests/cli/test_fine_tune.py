@@ -19,6 +19,7 @@ def notes(answer):
     return [line for line in answer.out.splitlines() if line.startswith("Note: fine-tun")]
 
 
+@pytest.mark.slow
 def test_quantize_lets_weights_learn_and_says_what_came_of_each_block(run, model, data, out):
     answer = run("quantize", model, "-o", out, "--data", data, *SHORT)
     assert (answer.code, answer.err) == (0, "")
@@ -117,6 +118,7 @@ def test_a_work_folder_keeps_each_block_and_gives_the_same_bytes(run, model, dat
     assert "of another model, recipe or data; delete it" in refused.err
 
 
+@pytest.mark.slow
 def test_an_interrupted_command_says_how_to_go_on(run, model, data, out, tmp_path, monkeypatch):
     from bitwright.jobs.fine_tuning.segment import SegmentLearner
 
@@ -137,6 +139,7 @@ def test_an_interrupted_command_says_how_to_go_on(run, model, data, out, tmp_pat
     assert run(*words).code == 0 and out.exists()
 
 
+@pytest.mark.slow
 def test_a_terminal_sees_each_block_with_its_error_before_and_after(model, data, out, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):

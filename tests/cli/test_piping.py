@@ -36,6 +36,7 @@ def test_a_model_goes_through_a_pipe_and_is_the_one_of_a_file(pipe, model, data,
     onnx.checker.check_model(onnx.load_from_string(sent))
 
 
+@pytest.mark.slow
 def test_plans_pages_and_cleaned_up_models_do_too(pipe, model, data, quantized, tmp_path_factory):
     sent, said = pipe("plan", model, "--data", data)
     assert json.loads(sent)["recipe"]["name"] == "int8-per-channel"

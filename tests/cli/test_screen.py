@@ -67,6 +67,7 @@ def test_a_bar_is_shown_and_wiped_on_a_terminal_only(model, data, out):
     assert "\x1b" not in piped.stdout
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_traceback(model):
     command = f"{sys.executable} -m bitwright inspect {model} --json | true"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)

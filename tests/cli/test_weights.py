@@ -27,6 +27,7 @@ def test_a_recipe_without_data_needs_none(model, tmp_path):
     assert output.stat().st_size < 0.5 * model.stat().st_size
 
 
+@pytest.mark.slow
 def test_data_plans_and_work_folders_go_together(model, tmp_path):
     np.savez(tmp_path / "ids.npz", ids=np.concatenate([s["ids"] for s in make_samples()]))
     common = [str(model), "--recipe", "int4-gptq", "--data", str(tmp_path / "ids.npz"), "--quiet"]
@@ -43,6 +44,7 @@ def test_data_plans_and_work_folders_go_together(model, tmp_path):
 @pytest.mark.parametrize(
     ("bits", "widths"), [("8", {8}), ("4.5", {4, 8}), ("3", {4}), ("2.9", {2, 4})]
 )
+@pytest.mark.sampled(2)
 def test_bits_are_whole_or_an_average(model, tmp_path, bits, widths):
     np.savez(tmp_path / "ids.npz", ids=np.concatenate([s["ids"] for s in make_samples()]))
     output = tmp_path / "small.onnx"

@@ -50,6 +50,7 @@ def test_submodules_are_ours_and_the_same_objects() -> None:
     )
 
 
+@pytest.mark.slow
 def test_scripts_of_other_tuners_find_their_modules() -> None:
     run(
         "from bitwright.compat import install_as\n"

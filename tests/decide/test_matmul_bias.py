@@ -106,6 +106,7 @@ def test_a_product_with_its_bias_runs_on_integers(shape, activation):
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("shape", [(8,), (1, 8), (1, 1, 8), (1,), ()])
 @pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.sampled(10)
 def test_a_bias_of_any_shape_gives_the_numbers_of_the_dequantized_model(shape, turned, rank):
     source = [6, 16] if rank == 2 else [2, 6, 16]
     bias = normal(8, seed=2)[: int(np.prod(shape))].reshape(shape)

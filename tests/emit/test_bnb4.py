@@ -59,6 +59,7 @@ def dequantized(model, name, book, block_size, shape):
 @pytest.mark.parametrize("block_size", BLOCK_SIZES)
 @pytest.mark.parametrize("shape", [(64, 32), (33, 5), (7, 3), (1, 1), (100, 20), (256, 1)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.sampled(60)
 def test_the_runtime_computes_what_the_stored_weights_say(book, block_size, shape, dtype):
     """Also where rows end inside a block, the last block is short, or half a byte is left over."""
     model = one_product(*shape, dtype=dtype)

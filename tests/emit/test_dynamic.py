@@ -79,6 +79,7 @@ TYPES = [("int8", False), ("int8", True), ("uint8", False), ("uint8", True)]
 
 @pytest.mark.parametrize("name", DYNAMIC_MODELS)
 @pytest.mark.parametrize(("qtype", "per_channel"), TYPES)
+@pytest.mark.sampled(34)
 def test_every_operator_runs_and_stays_near_float(name, qtype, per_channel):
     model = DYNAMIC_MODELS[name]()
     recipe = {"mode": "dynamic", "weight": qtype, "per_channel": per_channel}

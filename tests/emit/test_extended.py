@@ -116,6 +116,7 @@ def test_every_type_runs_and_is_as_close_as_it_can_be(demo, name):
 
 
 @pytest.mark.parametrize("name", ON_A_SMALL_MODEL)
+@pytest.mark.sampled(4)
 def test_every_block_format_runs_and_is_as_close_as_it_can_be(cnn, name):
     result = quantize_to(QTYPES[name], *cnn, format="extended")
     onnx.checker.check_model(as_proto(result))
@@ -125,6 +126,7 @@ def test_every_block_format_runs_and_is_as_close_as_it_can_be(cnn, name):
 @pytest.mark.parametrize(
     "qtype", [t for t in QTYPES.values() if not t.shares_exponent and t.bits >= 8], ids=str
 )
+@pytest.mark.sampled(5)
 def test_one_op_for_a_pair_computes_the_same(cnn, qtype):
     model, samples = cnn
     pairs = quantize_to(qtype, model, samples, format="extended")
@@ -349,6 +351,7 @@ def test_pages_examples_with_power_of_two_scales_run(cnn):
 
 @pytest.mark.parametrize("qtype", [INT16, BFLOAT16, BFP16, MXINT8], ids=str)
 @pytest.mark.parametrize("make", [make_mlp, make_transformer])
+@pytest.mark.sampled(4)
 def test_transformers_and_perceptrons_run(make, qtype):
     model = make()
     samples = make_samples(model, 4)
@@ -372,6 +375,7 @@ def test_a_saved_model_is_the_same_and_is_known_to_be_quantized(cnn, tmp_path):
 
 @pytest.mark.parametrize("qtype", [INT16, INT32, BFLOAT16, MXINT8], ids=str)
 @pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.sampled(4)
 def test_what_is_written_passes_verification(cnn, format, qtype):
     result = quantize_to(qtype, *cnn, format=format)
     assert bitwright.verify(as_proto(result)).errors == ()

@@ -111,6 +111,7 @@ def at_opset(qtype, opset):
 
 @pytest.mark.parametrize("qtype", SCALED, ids=str)
 @pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.sampled(15)
 def test_a_pair_gives_the_bits_of_the_numerics(qtype, opset):
     at_opset(qtype, opset)
     x = hard_values()
@@ -126,6 +127,7 @@ def test_a_pair_gives_the_bits_of_the_numerics(qtype, opset):
 
 @pytest.mark.parametrize("qtype", SCALED, ids=str)
 @pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.sampled(15)
 def test_each_channel_has_its_own_scale(qtype, axis):
     x = hard_values().reshape(-1, 3, 6)
     scale = np.random.default_rng(1).uniform(1e-3, 1, x.shape[axis]).astype(np.float32)

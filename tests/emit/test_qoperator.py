@@ -68,6 +68,7 @@ def expose(model, tensor):
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("activation", [UINT8, INT8], ids=str)
 @pytest.mark.parametrize("op_type", INTEGER_OPS)
+@pytest.mark.sampled(62)
 def test_each_op_becomes_its_integer_op(op_type, activation, per_channel):
     model = OP_MODELS[op_type]()
     samples = op_samples(model)
@@ -93,6 +94,7 @@ def as_pairs(result, model):
 @pytest.mark.parametrize(
     "op_type", sorted(set(INTEGER_OPS) - {"ArgMax", "EmbedLayerNormalization"})
 )
+@pytest.mark.sampled(58)
 def test_each_op_gives_the_integers_of_the_pairs_within_one_step(op_type, activation, symmetric):
     model = OP_MODELS[op_type]()
     samples = op_samples(model)

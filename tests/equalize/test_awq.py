@@ -147,6 +147,7 @@ def test_a_scaling_that_clipping_follows_is_chosen_for_that(seed):
     assert both <= 1.01 * clipped
 
 
+@pytest.mark.slow
 def test_methods_add_up():
     """Scaling, then clipping, then GPTQ, then refining: each on what the one before left."""
     weights, moment = make_layer(256, 64, samples=1024)

@@ -259,6 +259,7 @@ def make_old(opset):
 
 @pytest.mark.parametrize("opset", [7, 9, 10, 11, 12])
 @pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.sampled(4)
 def test_an_old_opset_is_upgraded_and_runs(tmp_path, opset, per_channel):
     model = make_old(opset)
     samples = make_samples(model)

@@ -63,6 +63,7 @@ def test_comparing_where_groups_do_not_fit_and_with_an_exact_model(cnn):
     assert there.to_dict() == here.to_dict()
 
 
+@pytest.mark.slow
 def test_reporting(cnn):
     model, samples, made = cnn
     options = {"data": samples[:4], "plan": made.plan, "latency": False, "sensitivity": True}

@@ -397,6 +397,7 @@ def test_the_runtime_fuses_all_of_it(make, tmp_path):
 
 
 @pytest.mark.parametrize("make", FUSED, ids=lambda make: make.__name__)
+@pytest.mark.sampled(16)
 def test_integer_ops_are_written_where_they_are_asked_for(make):
     result = bitwright.import_qat(make(), format="qoperator")
     # A bias that a MatMul's sum adds is added in float, before its one rounding.
@@ -404,6 +405,7 @@ def test_integer_ops_are_written_where_they_are_asked_for(make):
 
 
 @pytest.mark.parametrize("make", [*FUSED, *LEFT_FLOAT], ids=lambda make: make.__name__)
+@pytest.mark.sampled(16)
 def test_no_trained_scale_is_changed_or_invented(make):
     if make in (batch_norm_that_changes_scales, gemm_with_factors, huge_bias):
         pytest.skip("what is folded into a weight, or a bias beyond int32, changes its scale")

@@ -100,12 +100,14 @@ def test_both_formats_are_equally_close_to_float(kind):
     "recipe",
     ["int8", *(pytest.param(r, marks=pytest.mark.slow) for r in ("int8-symmetric", "a16w8"))],
 )
+@pytest.mark.slow
 def test_the_classifier_runs_under_every_usual_recipe(recipe):
     path, samples, _ = ocr_case("cls", 4)
     result = bitwright.quantize(path, data=samples, recipe=recipe, holdout=False)
     assert quality(onnx.load(path), result, samples) > (20 if recipe == "a16w8" else 5)
 
 
+@pytest.mark.slow
 def test_the_classifier_keeps_its_answer():
     path, samples, _ = ocr_case("cls", 16)
     result = bitwright.quantize(path, data=samples, recipe=BEST)

@@ -54,6 +54,7 @@ def make_blocks(rows, columns, seed=0, **format):
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("block_size", SIZES)
 @pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.sampled(75)
 def test_the_runtime_computes_what_is_stored(bits, block_size, symmetric, level):
     """Also where K ends within a block, an output has an odd number of blocks, or N is odd."""
     for rows, columns in ((512, 32), (300, 7), (144, 1)):

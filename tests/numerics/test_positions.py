@@ -53,6 +53,7 @@ def by_brute_force(x, grid):
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 @given(x=values)
 @settings(deadline=None, max_examples=60)
+@pytest.mark.sampled(4)
 def test_the_position_is_that_of_the_published_rule(grid, x):
     ours, theirs = grid.best_position(x), by_brute_force(x, grid)
     if ours != theirs:

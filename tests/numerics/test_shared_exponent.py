@@ -146,6 +146,7 @@ def test_the_largest_numbers_stay_numbers(t):
 @settings(max_examples=30, deadline=None)
 @given(values=hnp.arrays(np.float32, st.integers(1, 20), elements=st.floats(width=32)))
 @example(values=np.array([np.finfo(np.float32).min], np.float32))
+@pytest.mark.sampled(5)
 def test_any_floats_round_to_the_nearest_value_that_their_block_can_hold(t, values):
     expected = reference(values, SHARED_EXPONENT_FORMATS[t.name])
     np.testing.assert_array_equal(round_to_shared_exponents(values, t, 0), expected)

@@ -107,6 +107,7 @@ def test_the_numbers_are_the_peers(pair, kind, options):
 
 @pytest.mark.parametrize("options", [*SAME, *OTHERWISE])
 @pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.sampled(15)
 def test_accuracy_is_not_below_the_peers(pair, kind, options):
     model, samples, mine, theirs = pair(kind, options)
     assert quality(model, mine, samples) > quality(model, theirs, samples) - 0.5

@@ -74,6 +74,7 @@ def test_the_error_is_not_larger_than_the_peers(tmp_path, op_type, settings):
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("make", [make_cnn, make_transformer])
+@pytest.mark.sampled(3)
 def test_whole_models_are_not_worse_than_the_peers(tmp_path, make, settings):
     model = make()
     samples = make_samples(model)

@@ -309,6 +309,7 @@ class ReplayedArrays(_TorchArrays):
 
 
 @pytest.mark.parametrize("rows", [256, 300])
+@pytest.mark.sampled(1)
 def test_results_that_the_next_block_overwrites_are_not_kept(rows):
     pytest.importorskip("torch")
     weights, moment = make_layer(rows)

@@ -83,6 +83,7 @@ def cluster():
         made.shutdown()
 
 
+@pytest.mark.slow
 def test_items_on_two_nodes_come_in_order_and_the_dead_are_replaced(cluster, tmp_path):
     items = [*range(9), ("die once", 9), *range(10, 20)]
     seen = []

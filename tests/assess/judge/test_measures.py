@@ -47,6 +47,7 @@ def test_the_error_of_vectors_does_not_depend_on_their_length(factor, kind):
 
 @pytest.mark.parametrize("kind", ["logits", "probabilities", "sigmoid"])
 @given(pair=st.tuples(SCORES, SCORES))
+@pytest.mark.sampled(1)
 def test_kl_is_never_negative(kind, pair):
     [part] = measure(kind, 1, [pair])
     assert part.figure >= 0

@@ -134,6 +134,7 @@ def test_a_small_plan_is_carried_along_and_a_huge_one_is_not():
     assert build_report_data(subject(plan=huge))["plan"]["json"] is None
 
 
+@pytest.mark.slow
 def test_two_thousand_nodes_are_less_than_five_megabytes():
     given = network(2000)
     assert len(given.tensors) > 2500

@@ -272,6 +272,7 @@ def test_a_sabotaged_layer_is_named_first(layer):
 
 
 @pytest.mark.parametrize("recipe", ["int4-rtn", "int4-gptq", "int4-awq"])
+@pytest.mark.sampled(1)
 def test_weight_only_plans_are_measured_node_by_node(recipe):
     model, samples = language_models.make_block(depth=1), language_models.make_samples(4)
     plan = bitwright.make_plan(model, data=samples, recipe=recipe)

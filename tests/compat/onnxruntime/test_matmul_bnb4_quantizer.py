@@ -243,6 +243,7 @@ def test_the_command_refuses_to_write_over_a_file(tmp_path, capsys):
     assert (tmp_path / "q.onnx").read_bytes() == b"mine"
 
 
+@pytest.mark.slow
 def test_the_module_runs_as_a_command(tmp_path):
     onnx.save(make_mlp(), tmp_path / "m.onnx")
     command = [sys.executable, "-m", "bitwright.compat.onnxruntime.matmul_bnb4_quantizer"]

@@ -60,6 +60,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("key", OPTIONS)
+@pytest.mark.sampled(12)
 def test_every_option_of_the_peer_is_known_and_runs(tmp_path, key):
     model = make_cnn()
     samples = make_samples(model)

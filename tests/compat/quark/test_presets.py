@@ -99,6 +99,7 @@ def test_nodes_are_those_that_quark_writes(name, pairs, relus):
 
 # One of each family; the others differ from these in their number type alone.
 @pytest.mark.parametrize("name", ["FP16", "BF16", "BFP16", "MXINT8", "MXFP4E2M1", "MX9"])
+@pytest.mark.sampled(3)
 def test_presets_of_floats_and_blocks_quantize_without_data(name, recwarn):
     model = make_cnn()
     config = QConfig.get_default_config(name)

@@ -375,6 +375,7 @@ anything = st.one_of(
 @pytest.mark.parametrize("method", ALL_METHODS, ids=repr)
 @given(x=anything, symmetric=st.booleans(), qtype=st.sampled_from([UINT8, INT8, INT4, UINT16]))
 @settings(deadline=None, max_examples=60)
+@pytest.mark.sampled(6)
 def test_every_range_is_finite_ordered_and_contains_zero(method, x, symmetric, qtype):
     sketch = TensorSketch.empty()
     sketch.update(x, engine="numpy")

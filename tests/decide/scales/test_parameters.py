@@ -114,6 +114,7 @@ NPU = {
     ],
     ids=["int32", "int16", "int16 per channel", "weight", "weight pairs", "npu"],
 )
+@pytest.mark.sampled(15)
 def test_every_kind_of_bias_gives_the_numbers_of_the_dequantized_model(op, options):
     model, data = layer(op)
     result = quantized(model, Recipe(**options, **NAMED, rounding="nearest"), data)

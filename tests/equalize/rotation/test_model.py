@@ -176,6 +176,7 @@ def test_without_an_embedding_nothing_is_rotated():
         ("genai-gemma-fp32", ("hadamard",), 1),
     ],
 )
+@pytest.mark.sampled(3)
 def test_models_of_real_exporters_compute_the_same(name, streams, attentions, tmp_path):
     case = restore(STORED / f"{name}.onnx.gz", tmp_path)
     prepared = open_model(case.path, load_recipe("int4-rtn"))

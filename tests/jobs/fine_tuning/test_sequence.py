@@ -66,6 +66,7 @@ def test_adaround_brings_the_output_closer_to_float(scope):
     assert any(note.startswith("fine-tuned") for note in tuned.plan.notes)
 
 
+@pytest.mark.slow
 def test_adaquant_learns_weights_biases_and_scales():
     model = make_cnn(opset=21, ir_version=10)
     samples = correlated(model, 32)

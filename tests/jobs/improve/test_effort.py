@@ -255,6 +255,7 @@ def test_power_of_two_targets_take_their_own_ranges():
     assert sum(note.endswith("nothing to try") for note in steps_of(npu)) >= 2
 
 
+@pytest.mark.slow
 def test_a_data_reader_that_is_read_once_will_do():
     model = make_cnn()
     result = quantized("medium", model, iter(make_samples(model, 16)))
@@ -401,6 +402,7 @@ def test_gains_are_tried_with_shifts_and_what_is_kept_can_be_carried_out_again()
     assert again.plan.tensors == result.plan.tensors
 
 
+@pytest.mark.slow
 def test_concatenated_heads_are_judged_apart():
     # Boxes of hundreds beside scores: by SQNR of the whole, scores would not count at all.
     nodes = [

@@ -46,6 +46,7 @@ def test_four_bits_that_keep_the_metric_stay(given):
     assert result.evaluations == 1
 
 
+@pytest.mark.slow
 def test_a_budget_in_bytes_is_kept_and_spent_on_the_weights_that_lose_most(given, worked):
     _, folder = worked
     small = bitwright.quantize(given[0], data=given[1], recipe="int4-rtn").size

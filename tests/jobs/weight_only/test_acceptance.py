@@ -64,6 +64,7 @@ def test_a_weight_behind_a_transpose(output, op, attributes):
 
 
 @pytest.mark.parametrize("method", [{"rounding": GPTQ()}, {"awq": AWQ()}])
+@pytest.mark.sampled(1)
 def test_methods_with_data_see_weights_behind_a_transpose(method):
     model = make_block(tied="transpose")
     data = make_samples()

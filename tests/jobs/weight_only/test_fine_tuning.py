@@ -64,6 +64,7 @@ def test_a_work_folder_keeps_what_was_learned(tmp_path):
     assert again.to_proto().graph == first.to_proto().graph
 
 
+@pytest.mark.slow
 def test_scales_stay_and_codes_move_by_one_at_most(tmp_path):
     run(Nearest(), work=tmp_path / "work")
     folders = (tmp_path / "work", tmp_path / "work" / "tuned")
@@ -87,6 +88,7 @@ def test_signround_loses_clearly_less_than_gptq_at_2_bits():
     assert "fine-tuned 1 of 1 segment" in learned.plan.notes
 
 
+@pytest.mark.slow
 def test_signround_leaves_a_head_of_8_bits():
     weights = WeightOnly(bits=2, rounding=Nearest(weighted=True), head_bits=8, output="float")
     recipe = Recipe(mode="weight-only", weights=weights, fine_tune=SIGNS)

@@ -125,6 +125,7 @@ def test_int4_is_smaller_and_every_float_node_says_why():
     assert result.outputs == []  # no data, nothing measured
 
 
+@pytest.mark.slow
 def test_samples_are_held_back_to_measure_on():
     result = run(WeightOnly(rounding=GPTQ()), data=make_samples(16))
     assert result.samples == 2
@@ -281,6 +282,7 @@ def test_float16_models_stay_float16():
     assert error_of(result, model) < 0.05
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_bytes():
     weights, data = WeightOnly(rounding=GPTQ(), awq=AWQ(), refine=1), make_samples()
     one, other = (run(weights, data=data).to_proto().SerializeToString() for _ in range(2))

@@ -168,6 +168,7 @@ def model_of(op, inputs, attributes, opset, outputs):
 
 
 @pytest.mark.parametrize(("op", "inputs", "attributes", "opset", "outputs"), CASES)
+@pytest.mark.sampled(92)
 def test_the_executor_computes_what_the_runtime_computes(op, inputs, attributes, opset, outputs):
     proto, feeds = model_of(op, inputs, attributes, opset, outputs)
     for ours, theirs in zip(run_in_torch(proto, feeds), run(proto, feeds), strict=True):

@@ -127,6 +127,7 @@ LIMITS = {
 @option(*LIMITS, "NPULimitationCheck", "IPULimitationCheck")
 @pytest.mark.filterwarnings("ignore:option 'IPULimitationCheck':DeprecationWarning")
 @pytest.mark.parametrize("key", LIMITS)
+@pytest.mark.sampled(5)
 def test_a_limit_is_kept_on_its_switch(key):
     make, violates = LIMITS[key]
     # Without the NPU's own factor behind pools and sigmoids, whose outputs have other names.
