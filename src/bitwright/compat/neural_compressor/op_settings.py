@@ -52,6 +52,17 @@ class OpSetting:
         given = {name: value for name, value in values if value not in (None, (None, None))}
         return replace(self, **given)
 
+    def of_weight(self) -> Any:
+        """Return the entry of a `weight_config` that it stands for."""
+        if self.keep_float:
+            return "fp32"
+        return {
+            "bits": self.bits or 4,
+            "group_size": self.group_size or 32,
+            "scheme": self.schemes[0] or "sym",
+            "algorithm": self.algorithm or "RTN",
+        }
+
 
 def apply_op_settings(
     recipe: Recipe, model: ir.Model, by_type: Any, by_name: Any, *, dynamic: bool = False

@@ -7,7 +7,6 @@ from typing import Any
 
 from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.inputs import source_of
-from bitwright.compat.neural_compressor.op_settings import OpSetting
 from bitwright.compat.neural_compressor.weight_only import (
     awq_quantize,
     gptq_quantize,
@@ -16,13 +15,7 @@ from bitwright.compat.neural_compressor.weight_only import (
 from bitwright.compat.options import ignore_unknown
 from bitwright.graph import load_model, normalize, weight_of
 
-__all__ = [
-    "ARGUMENTS",
-    "TUNING_STEPS",
-    "product_types",
-    "quantize_products",
-    "weight_config_of",
-]
+__all__ = ["ARGUMENTS", "WeightConfig", "product_types", "quantize_products"]
 
 ARGUMENTS = {
     "RTN": ("accuracy_level", "ratios"),
@@ -30,17 +23,8 @@ ARGUMENTS = {
     "AWQ": ("enable_auto_scale", "enable_mse_search", "accuracy_level"),
 }
 """The arguments of each algorithm beside those of its weights."""
-_GPTQ = OpSetting(algorithm="GPTQ", group_size=32, schemes=("asym", None))
-TUNING_STEPS = (
-    (OpSetting(algorithm="RTN", group_size=32, schemes=("asym", None)), True),
-    (_GPTQ, True),
-    (_GPTQ, False),
-    (OpSetting(algorithm="GPTQ", group_size=128, schemes=("asym", None)), True),
-    (OpSetting(algorithm="AWQ", group_size=32, schemes=("asym", None)), True),
-)
-"""What is tried one after the other there, and whether the last product is quantized with it."""
-
 WeightConfig = dict[str, Any]
+"""Name of a product -> "fp32", or its bits, group_size, scheme and algorithm."""
 
 
 def product_types(model: Any) -> dict[str, str]:
@@ -56,31 +40,6 @@ def product_types(model: Any) -> dict[str, str]:
         node.name or "": node.op_type
         for node in work.graph.all_nodes()
         if node.op_type in ("MatMul", "Gemm") and weight_of(node) is not None
-    }
-
-
-def weight_config_of(
-    names: list[str],
-    settings: Mapping[str, OpSetting],
-    step: OpSetting | None = None,
-    *,
-    last: bool = True,
-) -> WeightConfig:
-    """Return a `weight_config` for products; a step changes what they have for all of them."""
-    found: WeightConfig = {}
-    for index, name in enumerate(names):
-        setting = settings.get(name, OpSetting())
-        left = setting.keep_float or (not last and index == len(names) - 1)
-        found[name] = "fp32" if left else _of_weight(setting.merged(step or OpSetting()))
-    return found
-
-
-def _of_weight(setting: OpSetting) -> dict[str, Any]:
-    return {
-        "bits": setting.bits or 4,
-        "group_size": setting.group_size or 32,
-        "scheme": setting.schemes[0] or "sym",
-        "algorithm": setting.algorithm or "RTN",
     }
 
 

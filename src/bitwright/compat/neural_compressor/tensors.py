@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 
 from bitwright.errors import DataError, ModelError, RecipeError, did_you_mean
 from bitwright.numerics.blocks import SHRINKS, BlockFormat, QuantizedBlocks
-from bitwright.numerics.nbits import check_nbits_support, pack_nbits
+from bitwright.numerics.nbits import NBitsTensors, check_nbits_support, pack_nbits
 from bitwright.rounding.gptq import factor_hessian
 from bitwright.rounding.gptq import gptq as round_by_gptq
 
@@ -249,44 +249,47 @@ def make_matmul_weight_only_node(
     rows, columns = (int(size) for size in weight_shape)
     kind: Literal["none", "packed"] = "none" if zero_point is None else "packed"
     check_nbits_support(num_bits, group_size, kind, accuracy_level=accuracy_level)
-    for what, array, size in (
-        ("q_weight", q_weight, columns * k_blocks * group_size),
-        ("scale", scale, columns * k_blocks),
-        ("zero_point", zero_point, columns * k_blocks),
-    ):
-        if array is not None and np.size(array) != size:
-            raise RecipeError(f"{what} has {np.size(array)} values instead of {size}.")
-    if k_blocks != -(-rows // group_size):
-        raise RecipeError(f"{rows} rows make {-(-rows // group_size)} groups, not {k_blocks}.")
-    codes = np.asarray(q_weight).reshape(columns, -1)[:, :rows].T.astype(np.uint8)
+    count = columns * k_blocks
+    codes = _by_output("q_weight", q_weight, columns, count * group_size)
+    scales = _by_output("scale", scale, columns, count)
     zeros = None
     if zero_point is not None:
-        zeros = np.asarray(zero_point).reshape(columns, -1).T.astype(np.uint8)
+        zeros = _by_output("zero_point", zero_point, columns, count).astype(np.uint8)
+    if k_blocks != -(-rows // group_size):
+        raise RecipeError(f"{rows} rows make {-(-rows // group_size)} groups, not {k_blocks}.")
     form = BlockFormat(bits=num_bits, block_size=group_size, symmetric=zero_point is None)
-    packed = pack_nbits(
-        QuantizedBlocks(form, codes, np.asarray(scale).reshape(columns, -1).T, zeros)
+    packed = pack_nbits(QuantizedBlocks(form, codes[:rows].astype(np.uint8), scales, zeros))
+    stored = f"{node.input[1]}_Q{num_bits}G{group_size}"
+    constants = _constants(node.input[1], packed, stored)
+    sizes: dict[str, Any] = {"K": rows, "N": columns, "bits": num_bits, "block_size": group_size}
+    replaced = helper.make_node(
+        "MatMulNBits",
+        [node.input[0], stored, *(name for name in constants if name != stored)],
+        list(node.output),
+        name=f"{node.name}_Q{num_bits}",
+        domain="com.microsoft",
+        accuracy_level=accuracy_level or None,
+        **sizes,
     )
-    weight, scales = node.input[1], packed.scales
-    packed_name = f"{weight}_Q{num_bits}G{group_size}"
+    return replaced, [numpy_helper.from_array(array, name) for name, array in constants.items()]
+
+
+def _by_output(what: str, array: Array, columns: int, size: int) -> Array:
+    """Return an array with a column for each output of the product."""
+    if np.size(array) != size:
+        raise RecipeError(f"{what} has {np.size(array)} values instead of {size}.")
+    return np.asarray(array).reshape(columns, -1).T
+
+
+def _constants(weight: str, packed: NBitsTensors, codes: str) -> dict[str, Array]:
+    """Return scales, zero points and codes by the names of the other tool, in its order."""
+    scales = packed.scales
     constants = {
         f"{weight}_scale": scales.astype(np.float32) if scales.dtype == np.float64 else scales
     }
     if packed.zero_points is not None:
         constants[f"{weight}_zp"] = packed.zero_points
-    replaced = helper.make_node(
-        "MatMulNBits",
-        [node.input[0], packed_name, *constants],
-        list(node.output),
-        name=f"{node.name}_Q{num_bits}",
-        domain="com.microsoft",
-        K=rows,
-        N=columns,
-        bits=num_bits,
-        block_size=group_size,
-        accuracy_level=accuracy_level or None,
-    )
-    constants[packed_name] = packed.codes
-    return replaced, [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    return {**constants, codes: packed.codes}
 
 
 def gptq(

@@ -42,7 +42,15 @@ class AlgoConfig:
 
     def options(self) -> dict[str, Any]:
         """Return the same as `extra_options`."""
+        return self._options()
+
+    def _options(self) -> dict[str, Any]:
         raise RecipeError(f"{type(self).__name__} in algo_config is not supported.")
+
+    def _by_key(self) -> dict[str, Any]:
+        """Return the settings that are given, by the names that options have for them."""
+        given = {_as_key(each.name): getattr(self, each.name) for each in fields(self)}
+        return {key: value for key, value in given.items() if value is not None}
 
 
 @dataclass(kw_only=True)
@@ -60,9 +68,8 @@ class CLEConfig(AlgoConfig):
     cle_scale_use_threshold: bool = True
     cle_total_layer_diff_threshold: float = 1.9e-7
 
-    def options(self) -> dict[str, Any]:
-        """Return the same as `extra_options`."""
-        return {_as_key(f.name): getattr(self, f.name) for f in fields(self)}
+    def _options(self) -> dict[str, Any]:
+        return self._by_key()
 
 
 @dataclass(kw_only=True)
@@ -73,8 +80,7 @@ class BiasCorrectionConfig(AlgoConfig):
     {'BiasCorrection': True}
     """
 
-    def options(self) -> dict[str, Any]:
-        """Return the same as `extra_options`."""
+    def _options(self) -> dict[str, Any]:
         return {"BiasCorrection": True}
 
 
@@ -88,8 +94,7 @@ class SmoothQuantConfig(AlgoConfig):
 
     alpha: float = 0.5
 
-    def options(self) -> dict[str, Any]:
-        """Return the same as `extra_options`."""
+    def _options(self) -> dict[str, Any]:
         return {"SmoothAlpha": self.alpha}
 
 
@@ -128,17 +133,14 @@ class _FineTuningConfig(AlgoConfig):
     pin_memory: bool = False
     use_gds: bool = False
 
-    def options(self) -> dict[str, Any]:
-        """Return the same as `extra_options`."""
-        given = {_as_key(f.name): getattr(self, f.name) for f in fields(self)}
-        asked = {key: value for key, value in given.items() if value is not None}
+    def _options(self) -> dict[str, Any]:
         algorithm = "adaquant" if isinstance(self, AdaQuantConfig) else "adaround"
-        return {"FastFinetune": {"OptimAlgorithm": algorithm, **asked}}
+        return {"FastFinetune": {"OptimAlgorithm": algorithm, **self._by_key()}}
 
 
 def _as_key(name: str) -> str:
     """Return the option that an argument stands for: output_qdq -> OutputQDQ."""
-    whole = {"cle": "CLE", "lr": "LR", "qdq": "QDQ", "gds": "GDS"}
+    whole = {"cle": "CLE", "lr": "LR", "qdq": "QDQ", "gds": "GDS", "mse": "MSE"}
     return "".join(whole.get(word, word.capitalize()) for word in name.split("_"))
 
 
@@ -183,37 +185,21 @@ class GPTQConfig(AlgoConfig):
     mse: bool = False
     weight_symmetric: bool = True
 
-    def options(self) -> dict[str, Any]:
-        """Return the same as `extra_options`, for integers beside quantized activations."""
-        return {
-            "UseGPTQ": True,
-            "GPTQParams": {
-                **self._rounding(),
-                "Bits": self.bits,
-                "GroupSize": self.group_size,
-                "WeightSymmetric": self.weight_symmetric,
-            },
-        }
+    def _options(self) -> dict[str, Any]:
+        found = self._by_key()
+        del found["PerChannel"]  # an argument of the whole model
+        return {"UseGPTQ": True, "GPTQParams": found}
 
     def weight_only_options(self) -> dict[str, Any]:
         """Return the same as `extra_options`, for low-bit weights alone."""
-        return {
-            "MatMulNBitsParams": {
-                "Algorithm": "GPTQ",
-                "Bits": self.bits,
-                "GroupSize": self.group_size,
-                "Symmetric": self.weight_symmetric,
-            },
-            "GPTQParams": {**self._rounding(), "PerChannel": self.per_channel},
+        found = self._by_key()
+        stored = {
+            "Algorithm": "GPTQ",
+            "Bits": found.pop("Bits"),
+            "GroupSize": found.pop("GroupSize"),
+            "Symmetric": found.pop("WeightSymmetric"),
         }
-
-    def _rounding(self) -> dict[str, Any]:
-        return {
-            "PercDamp": self.perc_damp,
-            "BlockSize": self.block_size,
-            "ActOrder": self.act_order,
-            "MSE": self.mse,
-        }
+        return {"MatMulNBitsParams": stored, "GPTQParams": found}
 
 
 @dataclass(kw_only=True)
@@ -229,8 +215,7 @@ class QuarotConfig(AlgoConfig):
     use_random_had: bool = False
     r_config_path: str = ""
 
-    def options(self) -> dict[str, Any]:
-        """Say why there is no such step."""
+    def _options(self) -> dict[str, Any]:
         raise RecipeError("QuarotConfig is not supported: there is no rotation of weights.")
 
 
@@ -264,8 +249,8 @@ class AutoMixprecisionConfig(AlgoConfig):
         several = isinstance(self.settings.get("target_layer_config"), list | tuple)
         return several or self.settings.get("metric_threshold", 0) != 0
 
-    def options(self) -> dict[str, Any]:
-        """Refuse what there is not; layers need no options."""
+    def _options(self) -> dict[str, Any]:
+        # Layers need no options.
         if self.settings.get("target_layer_config") in (None, [], ()):
             raise RecipeError("AutoMixprecisionConfig needs target_layer_config: the other types.")
         for name, usual in _NOT_HERE.items():

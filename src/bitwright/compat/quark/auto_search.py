@@ -1,8 +1,9 @@
-"""`AutoSearch`, calibrators and `dump_model` of Quark: importable, and refused when used."""
+"""Names of Quark that are importable here, and refused with a remedy when they are used."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, ClassVar, NoReturn
 
 from bitwright.errors import RecipeError
 
@@ -20,10 +21,8 @@ __all__ = [
 
 _TUNE = "bitwright.quantize(..., effort='high') tries what makes a model more accurate."
 _OBSERVE = "bitwright.make_plan returns a plan with the range and scale of every tensor."
-
-
-def _refuse(name: str, instead: str) -> NoReturn:
-    raise RecipeError(f"{name} is not supported: {instead}")
+_APPLY = "bitwright.apply_plan quantizes a model from a plan that holds its ranges."
+_COMPARE = "bitwright.compare measures every tensor of a float and a quantized model."
 
 
 class AutoSearch:
@@ -35,8 +34,10 @@ class AutoSearch:
 bitwright.quantize(..., effort='high') tries what makes a model more accurate.
     """
 
+    _instead: ClassVar[str] = _TUNE
+
     def __init__(self, *arguments: Any, **settings: Any) -> None:
-        _refuse(type(self).__name__, _TUNE)
+        raise RecipeError(f"{type(self).__name__} is not supported: {self._instead}")
 
 
 class AutoSearchPro(AutoSearch):
@@ -47,50 +48,23 @@ class SearchSpace(AutoSearch):
     """The space of a search there; here making one is an error."""
 
 
-def generate_all_configs(*arguments: Any, **settings: Any) -> NoReturn:
-    """Return the configurations of a search there; here an error that says what to use."""
-    _refuse("generate_all_configs", _TUNE)
+class VitisExtendedQuantizer(AutoSearch):
+    """Quantizes a model from given ranges there; here making one is an error."""
+
+    _instead = _APPLY
 
 
-class VitisExtendedQuantizer:
-    """Quantizes a model from given ranges there; here making one is an error.
+def _refused(name: str, instead: str) -> Callable[..., NoReturn]:
+    def refuse(*arguments: Any, **settings: Any) -> NoReturn:
+        raise RecipeError(f"{name} is not supported: {instead}")
 
-    >>> VitisExtendedQuantizer()
-    Traceback (most recent call last):
-    bitwright.errors.RecipeError: VitisExtendedQuantizer is not supported: \
-bitwright.apply_plan quantizes a model from a plan that holds its ranges.
-    """
-
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        _refuse(
-            type(self).__name__,
-            "bitwright.apply_plan quantizes a model from a plan that holds its ranges.",
-        )
+    refuse.__name__ = refuse.__qualname__ = name
+    refuse.__doc__ = f"Raise an error: {instead}"
+    return refuse
 
 
-def create_calibrator_power_of_two(*arguments: Any, **settings: Any) -> NoReturn:
-    """Return a calibrator there; here an error that says what to use."""
-    _refuse("create_calibrator_power_of_two", _OBSERVE)
-
-
-def create_calibrator_float_scale(*arguments: Any, **settings: Any) -> NoReturn:
-    """Return a calibrator there; here an error that says what to use."""
-    _refuse("create_calibrator_float_scale", _OBSERVE)
-
-
-def get_auto_search_config(*arguments: Any, **settings: Any) -> NoReturn:
-    """Return the space of a search there; here an error that says what to use."""
-    _refuse("get_auto_search_config", _TUNE)
-
-
-def dump_model(*arguments: Any, **settings: Any) -> NoReturn:
-    """Write all tensors of a quantized model to files there; here an error.
-
-    >>> dump_model("model.onnx")
-    Traceback (most recent call last):
-    bitwright.errors.RecipeError: dump_model is not supported: bitwright.compare measures every \
-tensor of a float and a quantized model.
-    """
-    _refuse(
-        "dump_model", "bitwright.compare measures every tensor of a float and a quantized model."
-    )
+create_calibrator_power_of_two = _refused("create_calibrator_power_of_two", _OBSERVE)
+create_calibrator_float_scale = _refused("create_calibrator_float_scale", _OBSERVE)
+dump_model = _refused("dump_model", _COMPARE)
+generate_all_configs = _refused("generate_all_configs", _TUNE)
+get_auto_search_config = _refused("get_auto_search_config", _TUNE)

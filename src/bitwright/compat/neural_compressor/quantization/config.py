@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from bitwright.compat.neural_compressor.op_settings import OpSetting
-from bitwright.compat.neural_compressor.products import quantize_products, weight_config_of
+from bitwright.compat.neural_compressor.products import (
+    ARGUMENTS,
+    WeightConfig,
+    quantize_products,
+)
 from bitwright.support.notices import warn_user
 
 if TYPE_CHECKING:
@@ -19,6 +22,8 @@ __all__ = ["AWQConfig", "GPTQConfig", "RTNConfig", "WeightOnlyConfig", "get_woq_
 
 _PRODUCTS = ("MatMul",)
 _NEVER_EXPANDED = ("providers", "white_list")
+_FIELDS = {"blocksize": "block_size"}
+"""Arguments of algorithms that a configuration has by another name."""
 
 
 @dataclass
@@ -29,8 +34,6 @@ class WeightOnlyConfig:
     """
 
     name: ClassVar[str]
-    arguments: ClassVar[Mapping[str, str]] = {"accuracy_level": "accuracy_level"}
-    """The fields that the algorithm takes -> what it calls them."""
 
     weight_dtype: Any = "int"
     weight_bits: Any = 4
@@ -71,28 +74,42 @@ class WeightOnlyConfig:
             warn_user(
                 "layer_wise_quant is ignored: weights are read one after the other in any case."
             )
-        settings = {name: self._setting(name, op_type) for name, op_type in products.items()}
-        config = weight_config_of(
-            list(products), settings, last=bool(getattr(self, "quant_last_matmul", True))
+        config = {name: self._entry(name, op_type) for name, op_type in products.items()}
+        algorithm = self.name.upper()
+        given = {name: getattr(self, _FIELDS.get(name, name)) for name in ARGUMENTS[algorithm]}
+        return quantize_products(
+            model, self._without_last(config), {algorithm: given}, data, samples
         )
-        given = {there: getattr(self, here) for here, there in self.arguments.items()}
-        return quantize_products(model, config, {self.name.upper(): given}, data, samples)
 
-    def _setting(self, name: str, op_type: str) -> OpSetting:
+    def over(self, config: WeightConfig) -> WeightConfig:
+        """Return a `weight_config` in which all that is quantized has this algorithm and groups."""
+        own = self._own_entry()
+        del own["bits"]
+        changed = {name: one if one == "fp32" else {**one, **own} for name, one in config.items()}
+        return self._without_last(changed)
+
+    def _entry(self, name: str, op_type: str) -> Any:
         chosen: Sequence[Any] = getattr(self, "white_list", None) or _PRODUCTS
         if tuple(chosen) != _PRODUCTS and not {name, op_type}.intersection(map(str, chosen)):
-            return OpSetting(keep_float=True)
+            return "fp32"
         config: WeightOnlyConfig = self
         for pattern, other in self._local.items():
             if pattern in (name, op_type) or re.fullmatch(pattern, name):
                 config = other
-        return OpSetting(
-            keep_float=str(config.weight_dtype).startswith("fp"),
-            algorithm=config.name.upper(),
-            bits=config.weight_bits,
-            group_size=config.weight_group_size,
-            schemes=("sym" if config.weight_sym else "asym", None),
-        )
+        return "fp32" if str(config.weight_dtype).startswith("fp") else config._own_entry()
+
+    def _own_entry(self) -> dict[str, Any]:
+        return {
+            "bits": self.weight_bits,
+            "group_size": self.weight_group_size,
+            "scheme": "sym" if self.weight_sym else "asym",
+            "algorithm": self.name.upper(),
+        }
+
+    def _without_last(self, config: WeightConfig) -> WeightConfig:
+        if config and not getattr(self, "quant_last_matmul", True):
+            return {**config, [*config][-1]: "fp32"}
+        return config
 
 
 @dataclass
@@ -104,11 +121,6 @@ class RTNConfig(WeightOnlyConfig):
     """
 
     name: ClassVar[str] = "rtn"
-    arguments: ClassVar[Mapping[str, str]] = {
-        "accuracy_level": "accuracy_level",
-        "ratios": "ratios",
-    }
-
     ratios: Any = field(default_factory=dict)
     providers: Sequence[str] = ("CPUExecutionProvider",)
     layer_wise_quant: Any = False
@@ -125,15 +137,6 @@ class GPTQConfig(WeightOnlyConfig):
     """
 
     name: ClassVar[str] = "gptq"
-    arguments: ClassVar[Mapping[str, str]] = {
-        "accuracy_level": "accuracy_level",
-        "percdamp": "percdamp",
-        "block_size": "blocksize",
-        "actorder": "actorder",
-        "mse": "mse",
-        "perchannel": "perchannel",
-    }
-
     percdamp: Any = 0.01
     block_size: Any = 128
     actorder: Any = False
@@ -154,12 +157,6 @@ class AWQConfig(WeightOnlyConfig):
     """
 
     name: ClassVar[str] = "awq"
-    arguments: ClassVar[Mapping[str, str]] = {
-        "accuracy_level": "accuracy_level",
-        "enable_auto_scale": "enable_auto_scale",
-        "enable_mse_search": "enable_mse_search",
-    }
-
     enable_auto_scale: Any = True
     enable_mse_search: Any = True
     providers: Sequence[str] = ("CPUExecutionProvider",)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.config import PostTrainingQuantConfig
 from bitwright.compat.neural_compressor.inputs import prepare_inputs, source_of
 from bitwright.compat.neural_compressor.metric import evaluation_of
-from bitwright.compat.neural_compressor.op_settings import apply_op_settings, setting_by_node
-from bitwright.compat.neural_compressor.products import (
-    TUNING_STEPS,
-    product_types,
-    quantize_products,
-    weight_config_of,
+from bitwright.compat.neural_compressor.op_settings import (
+    OpSetting,
+    apply_op_settings,
+    setting_by_node,
 )
+from bitwright.compat.neural_compressor.products import product_types, quantize_products
+from bitwright.compat.neural_compressor.quantization.config import get_woq_tuning_config
 from bitwright.compat.neural_compressor.quantization.within_loss import (
     TUNED_FOR_CPU,
     closest,
@@ -72,11 +72,7 @@ def fit(
     """
     if calib_func is not None:
         raise RecipeError("calib_func has no form for ONNX models; give calib_dataloader.")
-    for name in kwargs:
-        warn_user(f"option {name!r} is ignored: {TUNED_FOR_CPU}.")
-    for name, usual in _UNREAD.items():
-        if getattr(conf, name) not in usual:
-            warn_user(f"{name} {getattr(conf, name)!r} is ignored: {TUNED_FOR_CPU}.")
+    _warn_of_unread(conf, kwargs)
     evaluate = _evaluation(eval_func, eval_dataloader, eval_metric)
     if conf.mode == "weight_only":
         return _fit_weights(model, conf, calib_dataloader, evaluate)
@@ -91,16 +87,17 @@ def fit(
     if evaluate is None:
         return _quantized(model, recipe, samples)
     tuning = conf.tuning_criterion
-    result = tune_within(
-        model,
-        samples,
-        evaluate,
-        conf.accuracy_criterion,
-        purpose=tuning.purpose,
-        time=tuning.timeout or None,
-        recipe=recipe,
-    )
-    return closest(result)
+    goal = {"purpose": tuning.purpose, "time": tuning.timeout or None, "recipe": recipe}
+    return closest(tune_within(model, samples, evaluate, conf.accuracy_criterion, **goal))
+
+
+def _warn_of_unread(conf: PostTrainingQuantConfig, options: Iterable[str]) -> None:
+    ignored = [f"option {name!r}" for name in options]
+    for name, usual in _UNREAD.items():
+        if getattr(conf, name) not in usual:
+            ignored.append(f"{name} {getattr(conf, name)!r}")
+    for what in ignored:
+        warn_user(f"{what} is ignored: {TUNED_FOR_CPU}.")
 
 
 def recipe_of(conf: PostTrainingQuantConfig, model: ir.Model) -> Recipe:
@@ -158,7 +155,7 @@ def _fit_weights(
     work = load_model(source_of(model))
     normalize(work)
     settings = setting_by_node(work, conf.op_type_dict, conf.op_name_dict)
-    names = list(product_types(model))
+    plain = {name: settings.get(name, OpSetting()).of_weight() for name in product_types(model)}
     recipes = conf.recipes or {}
     arguments = {name: recipes.get(f"{name.lower()}_args") or {} for name in ("RTN", "GPTQ", "AWQ")}
     for name in recipes:
@@ -171,10 +168,10 @@ def _fit_weights(
         return quantize_products(model, config, arguments, loader, conf.samples)
 
     if evaluate is None:
-        return made(weight_config_of(names, settings))
-    configs = [weight_config_of(names, settings)]
+        return made(plain)
+    configs = [plain]
     if all(setting.algorithm is None for setting in settings.values()):
-        steps = TUNING_STEPS if loader is not None else TUNING_STEPS[:1]
-        configs = [weight_config_of(names, settings, step, last=last) for step, last in steps]
+        steps = get_woq_tuning_config()[: None if loader is not None else 1]
+        configs = [step.over(plain) for step in steps]
     models = (made(config) for config in configs[: conf.tuning_criterion.max_trials])
     return first_within(models, evaluate, model, conf.accuracy_criterion)

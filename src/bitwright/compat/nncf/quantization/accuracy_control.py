@@ -73,28 +73,28 @@ def quantize_with_accuracy_control(
     >>> sum(node.op_type == "QuantizeLinear" for node in small.graph.node) > 0
     True
     """
+    return _tune(dict(locals()))
+
+
+def _tune(given: Mapping[str, Any]) -> onnx.ModelProto:
+    """Search for a model, by the arguments of `quantize_with_accuracy_control`."""
     import onnx_ir as ir
 
     from bitwright import api
 
-    options = Options(
-        preset=preset,
-        target_device=target_device,
-        subset_size=subset_size,
-        fast_bias_correction=fast_bias_correction,
-        model_type=model_type,
-        ignored_scope=ignored_scope,
-        advanced=advanced_quantization_parameters or AdvancedQuantizationParameters(),
-    )
-    restorer = advanced_accuracy_restorer_parameters or AdvancedAccuracyRestorerParameters()
+    options = Options.of(given, given["advanced_quantization_parameters"])
+    restorer = given["advanced_accuracy_restorer_parameters"]
+    restorer = restorer or AdvancedAccuracyRestorerParameters()
     for name in _OF_THE_SEARCH_THERE:
         if getattr(restorer, name) != getattr(AdvancedAccuracyRestorerParameters(), name):
             warn_user(
                 f"{name} has no effect: error and cost of each unit are measured once, and a dozen "
                 "mixtures are evaluated at most."
             )
-    source, data = options.source(model), list(first_inputs(calibration_dataset, subset_size))
-    with naming_the_scope(ignored_scope):
+    source = options.source(given["model"])
+    data = list(first_inputs(given["calibration_dataset"], options.subset_size))
+    validation = given["validation_dataset"]
+    with naming_the_scope(options.ignored_scope):
         recipe = options.recipe(source)
         if restorer.intermediate_model_dir:
             output = Path(restorer.intermediate_model_dir) / "intermediate_model.onnx"
@@ -103,11 +103,11 @@ def quantize_with_accuracy_control(
         result = api.tune(
             source,
             data=data,
-            eval_data=_numbered(validation_dataset),
-            evaluate=_Validation(validation_fn, validation_dataset),
+            eval_data=_numbered(validation),
+            evaluate=_Validation(given["validation_fn"], validation),
             evaluate_on="model",
-            max_drop=max_drop,
-            relative=DropType(drop_type) is DropType.RELATIVE,
+            max_drop=given["max_drop"],
+            relative=DropType(given["drop_type"]) is DropType.RELATIVE,
             recipe=recipe,
             keep_quantized=True,  # as the peer, whose users know where their models will run
         )

@@ -46,16 +46,7 @@ def quantize(
 
     from bitwright import api
 
-    options = Options(
-        mode=mode,
-        preset=preset,
-        target_device=target_device,
-        subset_size=subset_size,
-        fast_bias_correction=fast_bias_correction,
-        model_type=model_type,
-        ignored_scope=ignored_scope,
-        advanced=advanced_parameters or AdvancedQuantizationParameters(),
-    )
+    options = Options.of(locals(), advanced_parameters)
     source = options.source(model)
     with naming_the_scope(ignored_scope):
         result = api.quantize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import onnx
@@ -52,6 +52,12 @@ class Options:
     model_type: ModelType | None = None
     ignored_scope: IgnoredScope | None = None
     advanced: AdvancedQuantizationParameters = field(default_factory=AdvancedQuantizationParameters)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], advanced: Any) -> Options:
+        """Return the options among the arguments of a function."""
+        named = {each.name: given[each.name] for each in fields(cls) if each.name in given}
+        return cls(**named, advanced=advanced or AdvancedQuantizationParameters())
 
     def __post_init__(self) -> None:
         if self.subset_size < 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bitwright.compat.nncf.data.dataset import Dataset, first_inputs
@@ -37,6 +38,18 @@ _MODES = {
     CompressWeightsMode.INT2_SYM: (2, True),
 }
 """Bits, and whether weights are symmetric."""
+_NOT_FOR_INT8: dict[str, tuple[Any, ...]] = {
+    "all_layers": (None,),
+    "sensitivity_metric": (None,),
+    "dataset": (None,),
+    "awq": (None,),
+    "scale_estimation": (None,),
+    "gptq": (None,),
+    "backup_mode": (None,),
+    "ratio": (None, 0, 1),
+    "group_size": (None, 0, -1),
+}
+"""Options that eight bits for all weights leave nothing to, and values that ask for nothing."""
 _OF_OTHER_SEARCHES = (
     "awq_params",
     "scale_estimation_params",
@@ -73,64 +86,25 @@ def compress_weights(
     >>> small.graph.node[-1].op_type
     'MatMulNBits'
     """
+    return _compress(dict(locals()))
+
+
+def _compress(given: Mapping[str, Any]) -> onnx.ModelProto:
+    """Compress weights by the arguments of `compress_weights`."""
     import onnx_ir as ir
 
     from bitwright import api
 
-    advanced = advanced_parameters or AdvancedCompressionParameters()
-    _refuse_unsupported(mode, backup_mode, compression_format, lora_correction, advanced)
-    if subset_size < 1:
-        raise ValidationError(f"subset_size is at least 1, not {subset_size}.")
-    by_data = {
-        "all_layers": all_layers,
-        "sensitivity_metric": sensitivity_metric,
-        "dataset": dataset,
-        "awq": awq,
-        "scale_estimation": scale_estimation,
-        "gptq": gptq,
-        "backup_mode": backup_mode,
-    }
-    bits, symmetric = _MODES[CompressWeightsMode(mode)]
-    if bits == _BACKUP_BITS:
-        _refuse_for_int8({**by_data, "ratio": ratio, "group_size": group_size})
-    if dataset is None and (scale_estimation or gptq):
-        raise ParameterNotSupportedError("scale_estimation and gptq look at data; give a dataset.")
-    for name in _OF_OTHER_SEARCHES:
-        if getattr(advanced, name) != getattr(AdvancedCompressionParameters(), name):
-            warn_user(
-                f"{name} of advanced_parameters has no effect: the searches here have steps of "
-                "their own, and groups of any size are stored."
-            )
-    if sensitivity_metric is not None:
-        warn_user(
-            "sensitivity_metric has no effect: what each weight loses is measured at the end of "
-            "its branch."
-        )
-    if awq and dataset is None:
-        warn_user("awq has no effect: AWQ scales by what a layer reads; give a dataset.")
-    backup = None if all_layers else _BACKUP_BITS
-    weights = WeightOnly(
-        bits=bits,
-        symmetric=symmetric,
-        block_size=-1 if bits == _BACKUP_BITS else _group(group_size),
-        rounding=GPTQ(damping=advanced.gptq_params.damp_percent) if gptq else Nearest(),
-        awq=AWQ() if awq and dataset is not None else None,
-        refine=1 if scale_estimation else 0,
-        embeddings=True,
-        embedding_bits=backup,
-        head_bits=backup,
-        mixed=None if bits == _BACKUP_BITS else _mixed(bits, ratio, dataset),
-    )
-    data = None if dataset is None else list(first_inputs(dataset, subset_size))
-    with naming_the_scope(ignored_scope):
+    advanced = given["advanced_parameters"] or AdvancedCompressionParameters()
+    scope, dataset = given["ignored_scope"], given["dataset"]
+    weights = _weights(given, advanced)
+    data = None if dataset is None else list(first_inputs(dataset, given["subset_size"]))
+    with naming_the_scope(scope):
         result = api.quantize(
-            whole_model(model, advanced.backend_params),
+            whole_model(given["model"], advanced.backend_params),
             data=data,
             recipe=Recipe(
-                name="nncf",
-                mode="weight-only",
-                weights=weights,
-                select=selection_of(ignored_scope),
+                name="nncf", mode="weight-only", weights=weights, select=selection_of(scope)
             ),
             holdout=False,  # all items count, as there
             progress=False,
@@ -138,14 +112,49 @@ def compress_weights(
     return ir.to_proto(result.model)
 
 
-def _refuse_unsupported(
-    mode: CompressWeightsMode,
-    backup: BackupMode | None,
-    form: CompressionFormat,
-    lora: bool | None,
-    advanced: AdvancedCompressionParameters,
-) -> None:
+def _weights(given: Mapping[str, Any], advanced: AdvancedCompressionParameters) -> WeightOnly:
+    """Return how weights are stored; what is for other models is refused, or warned of."""
+    _refuse_unsupported(given, advanced)
+    _warn_of_differences(given, advanced)
+    bits, symmetric = _MODES[CompressWeightsMode(given["mode"])]
+    has_data = given["dataset"] is not None
+    backup = None if given["all_layers"] else _BACKUP_BITS
+    in_groups = bits != _BACKUP_BITS
+    damping = advanced.gptq_params.damp_percent
+    return WeightOnly(
+        bits=bits,
+        symmetric=symmetric,
+        block_size=_group(given["group_size"]) if in_groups else -1,
+        rounding=GPTQ(damping=damping) if given["gptq"] else Nearest(),
+        awq=AWQ() if given["awq"] and has_data else None,
+        refine=1 if given["scale_estimation"] else 0,
+        embeddings=True,
+        embedding_bits=backup,
+        head_bits=backup,
+        mixed=_mixed(bits, given["ratio"], has_data) if in_groups else None,
+    )
+
+
+def _warn_of_differences(given: Mapping[str, Any], advanced: AdvancedCompressionParameters) -> None:
+    """Warn of options that do nothing here."""
+    for name in _OF_OTHER_SEARCHES:
+        if getattr(advanced, name) != getattr(AdvancedCompressionParameters(), name):
+            warn_user(
+                f"{name} of advanced_parameters has no effect: the searches here have steps of "
+                "their own, and groups of any size are stored."
+            )
+    if given["sensitivity_metric"] is not None:
+        warn_user(
+            "sensitivity_metric has no effect: what each weight loses is measured at the end of "
+            "its branch."
+        )
+    if given["awq"] and given["dataset"] is None:
+        warn_user("awq has no effect: AWQ scales by what a layer reads; give a dataset.")
+
+
+def _refuse_unsupported(given: Mapping[str, Any], advanced: AdvancedCompressionParameters) -> None:
     """Refuse what is refused there for ONNX models, and floats of eight bits."""
+    mode, backup, form = given["mode"], given["backup_mode"], given["compression_format"]
     if CompressWeightsMode(mode) not in _MODES:
         raise ParameterNotSupportedError(
             f"mode {str(mode)!r} has no form here; take one of {', '.join(_MODES)}."
@@ -157,21 +166,23 @@ def _refuse_unsupported(
         )
     if CompressionFormat(form) is not CompressionFormat.DQ:
         raise ParameterNotSupportedError(f"compression_format is DQ, not {str(form)!r}.")
-    if lora is not None:
-        raise ParameterNotSupportedError("lora_correction is not for ONNX models; leave it out.")
-    if advanced.statistics_path is not None:
-        raise ParameterNotSupportedError("statistics_path is not for ONNX models; leave it out.")
-
-
-def _refuse_for_int8(given: dict[str, Any]) -> None:
-    """Refuse options that eight bits for all weights leave nothing to."""
-    usual = {"ratio": (None, 0, 1), "group_size": (None, 0, -1)}
-    named = [name for name, value in given.items() if value not in usual.get(name, (None,))]
-    if named:
+    for name, value in (
+        ("lora_correction", given["lora_correction"]),
+        ("statistics_path", advanced.statistics_path),
+    ):
+        if value is not None:
+            raise ParameterNotSupportedError(f"{name} is not for ONNX models; leave it out.")
+    if given["subset_size"] < 1:
+        raise ValidationError(f"subset_size is at least 1, not {given['subset_size']}.")
+    bits, _ = _MODES[CompressWeightsMode(mode)]
+    named = [name for name, usual in _NOT_FOR_INT8.items() if given[name] not in usual]
+    if bits == _BACKUP_BITS and named:
         raise ParameterNotSupportedError(
             f"modes of eight bits take no {', '.join(named)}: all weights have a scale for each "
             "channel; leave it out."
         )
+    if given["dataset"] is None and (given["scale_estimation"] or given["gptq"]):
+        raise ParameterNotSupportedError("scale_estimation and gptq look at data; give a dataset.")
 
 
 def _group(size: int | None) -> int:
@@ -183,14 +194,14 @@ def _group(size: int | None) -> int:
     return size
 
 
-def _mixed(bits: int, ratio: float | None, dataset: Dataset | None) -> ByLoss | ByPlace | None:
+def _mixed(bits: int, ratio: float | None, has_data: bool) -> ByLoss | ByPlace | None:
     """Return which weights get eight bits, where not all have few."""
     if ratio is not None and not 0 <= ratio <= 1:
         raise ValidationError(f"ratio lies in [0, 1], not at {ratio}.")
     share = ratio or 1.0  # 0 is taken as 1 there, too
     if share == 1:
         return None
-    if dataset is None:
+    if not has_data:
         warn_user(
             f"ratio {ratio} goes by place: without data the values of attention and the last "
             "products of some layers get them, as in llama.cpp; give a dataset for the exact share."

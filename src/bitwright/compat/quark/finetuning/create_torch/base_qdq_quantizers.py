@@ -199,16 +199,8 @@ class AdaroundINTQuantizer(INTQuantizer):
     tensor([0.5000])
     """
 
-    def __init__(
-        self,
-        scale: torch.Tensor,
-        zero_point: torch.Tensor,
-        min_q: torch.Tensor,
-        max_q: torch.Tensor,
-        ch_axis: int = 0,
-        q_folded: bool = False,
-    ) -> None:
-        super().__init__(scale, zero_point, min_q, max_q, ch_axis, q_folded)
+    def __init__(self, *parameters: Any, **settings: Any) -> None:
+        super().__init__(*parameters, **settings)
         self.alpha: torch.nn.Parameter | None = None
         self.use_soft_rounding = True
 
