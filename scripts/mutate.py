@@ -4,9 +4,9 @@
     python scripts/mutate.py --seed 7 --over decide/scales emit/qdq.py --count 10
 
 Each change (a mutant) is made in a copy of the repository, where the quick tests run that stand for
-the file: those of its name, those that import it, those of its folder, and a few whole jobs. A
-mutant that passes them all survives: write the test that fails with it, unless nobody could tell
-the difference. The same seed gives the same sample of the same code.
+the file: those of its name, those that import it, those of its folder, and those in which its room
+has a part. A mutant that passes them all survives: write the test that fails with it, unless
+nobody could tell the difference. The same seed gives the same sample of the same code.
 """
 
 from __future__ import annotations
@@ -28,8 +28,18 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path("src", "bitwright")
 ROOMS = ("decide", "emit", "numerics", "jobs")
-# Whole jobs, in which most of the code has a part.
-WHOLE_JOBS = ("tests/jobs/test_static.py", "tests/jobs/test_modes.py")
+# Tests in which most of a room's code has a part, and whole jobs: after those of the file itself.
+WIDE = {
+    "decide": ("decide/**/test_*.py", "emit/test_q*.py", "peers/test_*.py", "jobs/test_*.py"),
+    "emit": ("emit/**/test_*.py", "peers/test_*.py", "jobs/test_*.py"),
+    "numerics": (
+        "numerics/test_*.py",
+        "rounding/test_*.py",
+        "decide/*s/test_*.py",
+        "emit/test_*.py",
+    ),
+    "jobs": ("jobs/**/test_*.py", "cli/test_*.py"),
+}
 COPIED = (
     *("src", "tests", "scripts", "docs", "examples", "fuzz", "zoo", "benchmarks"),
     *("pyproject.toml", "conftest.py", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"),
@@ -192,16 +202,21 @@ def tests_of(path: Path) -> list[str]:
         and (module in text or f"from {parent} import {name}" in text)
     ]
     near = [test for test in tests if test.parent == folder]
+    room = inside.parts[0]
+    wide = [
+        path.relative_to(ROOT)
+        for pattern in WIDE.get(room, (f"{room}/**/test_*.py",))
+        for path in sorted((ROOT / "tests").glob(pattern))
+    ]
     wanted = [own] if (ROOT / own).is_file() else []
-    ordered = dict.fromkeys(map(str, [*wanted, *asking, *near, *map(Path, WHOLE_JOBS)]))
-    return [str(path), *(test for test in ordered if (ROOT / test).is_file())]
+    return [str(path), *dict.fromkeys(map(str, [*wanted, *asking, *near, *wide]))]
 
 
 def run_tests(copy: Path, tests: list[str], limit: float) -> bool | None:
     """Return whether tests pass in a copy of the repository; None: they took too long."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-m", "not slow"]
     command += ["-p", "no:cacheprovider", "--no-header", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": ""}
     try:
         done = subprocess.run(
             command, cwd=copy, env=environment, capture_output=True, timeout=limit

@@ -83,7 +83,7 @@ def test_there_is_a_slice():
 
 
 @pytest.mark.parametrize(("graph", "verb"), CASES)
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(12)
 def test_a_graph_keeps_the_contract_or_is_refused_with_a_reason(restored, graph, verb, tmp_path):
     case = restored(graph)
     assert case.is_finite
