@@ -15,6 +15,7 @@ import argparse
 import ast
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -212,18 +213,28 @@ def tests_of(path: Path) -> list[str]:
     return [str(path), *dict.fromkeys(map(str, [*wanted, *asking, *near, *wide]))]
 
 
-def run_tests(copy: Path, tests: list[str], limit: float) -> bool | None:
-    """Return whether tests pass in a copy of the repository; None: they took too long."""
+class Run(NamedTuple):
+    """What tests said: whether all passed, and the one at which they stopped, if it has a name."""
+
+    passed: bool
+    stopped_at: str | None = None
+
+
+def run_tests(copy: Path, tests: list[str], limit: float) -> Run:
+    """Run tests in a copy of the repository up to the first that fails, or takes too long."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-m", "not slow"]
     command += ["-p", "no:cacheprovider", "--no-header", *tests]
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": ""}
     try:
         done = subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, timeout=limit
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=limit
         )
     except subprocess.TimeoutExpired:
-        return None
-    return done.returncode in (0, NO_TESTS_RUN)
+        return Run(passed=False)
+    if done.returncode in (0, NO_TESTS_RUN):
+        return Run(passed=True)
+    failed = re.search(r"^FAILED (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    return Run(passed=False, stopped_at=failed and failed[1])
 
 
 def make_copy(folder: Path) -> Path:
@@ -255,22 +266,28 @@ def main() -> int:
         for index in range(options.jobs):
             copies.put(make_copy(Path(folder, str(index))))
 
-        def survives(mutant: Mutant) -> bool:
+        def try_out(mutant: Mutant) -> Run:
             copy = copies.get()
             path = copy / mutant.path
             source = path.read_bytes()
             try:
                 path.write_bytes(mutant.applied(source))
-                passed = run_tests(copy, tests_of(mutant.path), options.limit)
+                run = run_tests(copy, tests_of(mutant.path), options.limit)
             finally:
                 path.write_bytes(source)
                 copies.put(copy)
-            verdict = {True: "SURVIVED", False: "killed", None: "killed (too slow)"}[passed]
-            print(f"{verdict}: {mutant.describe(source)}", flush=True)
-            return passed is True
+            verdict = "SURVIVED" if run.passed else f"killed by {run.stopped_at or 'an error'}"
+            print(f"{mutant.describe(source)}\n    {verdict}", flush=True)
+            return run
 
         with ThreadPoolExecutor(options.jobs) as pool:
-            survivors = sum(pool.map(survives, sample))
+            runs = list(pool.map(try_out, sample))
+        # A test that fails without a mutant, too, has killed none.
+        killers = sorted({run.stopped_at for run in runs if run.stopped_at})
+        if killers and not run_tests(copies.get(), killers, options.limit).passed:
+            print("some of these tests fail without any mutant, too: mend them first")
+            return 2
+    survivors = sum(run.passed for run in runs)
     print(f"{survivors} of {len(sample)} survived (at most {options.allowed} may)")
     return int(survivors > options.allowed)
 
