@@ -9,7 +9,7 @@ import pytest
 
 import bitwright
 from bitwright.cli import main
-from bitwright.jobs.tuning import candidates, job
+from bitwright.jobs.tuning import job, mixtures
 from bitwright.jobs.tuning.latency import Timing
 
 
@@ -58,7 +58,7 @@ def test_a_goal_that_is_missed_gives_three_and_the_closest_model(call, capsys):
 
 
 def test_what_only_float_can_meet_is_float_and_a_goal_that_is_missed(call, capsys, monkeypatch):
-    monkeypatch.setitem(candidates.STATES, "size", ("int8", "float"))
+    monkeypatch.setitem(mixtures.STATES, "size", ("int8", "float"))
     assert call("--metric", "cosine", "--drop", "1e-12", "--for", "size", "--json") == 3
     document = json.loads(capsys.readouterr().out)
     assert document["is_float"] and not document["met"]

@@ -18,7 +18,7 @@ from bitwright import (
     TargetError,
     TuneResult,
 )
-from bitwright.jobs.tuning.result import MetricDrop
+from bitwright.jobs.improve.score import MetricDrop
 
 RNG = np.random.default_rng(0)
 

@@ -112,9 +112,9 @@ def tune(
     >>> result.met, result.final.samples
     (True, 33)
     """
+    from bitwright.jobs.improve.metrics import open_metric
     from bitwright.jobs.tuning.goal import Goal, read_drop, read_time
     from bitwright.jobs.tuning.job import TuneRequest, tune_model
-    from bitwright.jobs.tuning.metrics import open_metric
 
     _check_word("purpose", purpose, _PURPOSES)
     _check_word("evaluate_on", evaluate_on, _SCOPES)

@@ -235,6 +235,6 @@ def _parts(result: TuneResult) -> list[Part]:
 
 
 def _show(found: object) -> str:
-    from bitwright.jobs.tuning.result import MetricDrop
+    from bitwright.jobs.improve.score import MetricDrop
 
     return found.describe() if isinstance(found, MetricDrop) else "not measured"

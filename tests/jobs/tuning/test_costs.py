@@ -6,14 +6,14 @@ from support.models import build, make_cnn, make_samples, node, weight
 import bitwright
 from bitwright.assess.bench.profile import profile_models
 from bitwright.assess.sensitivity.fallback import fall_back
+from bitwright.jobs.improve.journal import Journal
+from bitwright.jobs.improve.states import Unit, with_states
 from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.qat import open_for_plan
 from bitwright.jobs.tuning import costs, latency
-from bitwright.jobs.tuning.candidates import StaticCandidates
 from bitwright.jobs.tuning.costs import UnitCosts, conversion_times, measure_bytes, measure_times
-from bitwright.jobs.tuning.journal import Journal
 from bitwright.jobs.tuning.latency import LatencyMeter, summarize_turns
-from bitwright.jobs.tuning.states import Unit, with_states
+from bitwright.jobs.tuning.mixtures import StaticMixtures
 from bitwright.jobs.tuning.units import (
     UnitErrors,
     find_units,
@@ -134,7 +134,7 @@ def test_bytes_predict_the_size_of_the_file(made):
 
 
 def test_a_product_that_a_float_unit_reads_counts_as_float():
-    made = StaticCandidates(None, None, "low", Journal(None, {}), list, "speed")
+    made = StaticMixtures(None, None, "low", Journal(None, {}), list, "speed")
     names = ("conv", "slice", "shared", "left", "right")
     ops = ("Conv", "Slice", "Conv", "Add", "Add")
     units = tuple(Unit(node=n, op=op, nodes=(n,)) for n, op in zip(names, ops, strict=True))

@@ -13,7 +13,9 @@ import pytest
 import bitwright
 from bitwright import MSE, MeanExtremes
 from bitwright.errors import ArgumentError, DataError, RecipeError, TargetError
-from bitwright.jobs.tuning import candidates, costs, job, plans, search, strategy, units
+from bitwright.jobs.improve.loop import Attempt
+from bitwright.jobs.improve.mixtures import Mix
+from bitwright.jobs.tuning import costs, job, mixtures, plans, purposes, units
 from bitwright.jobs.tuning.latency import Timing
 
 UNEVEN = Path(__file__).parents[2] / "fixtures" / "uneven_digits.onnx"
@@ -24,7 +26,7 @@ def quick():
     """Measure for a moment, and with the two states that all purposes have."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(costs, "_SECONDS", 0.05)
-        patch.setitem(candidates.STATES, "size", ("int8", "float"))
+        patch.setitem(mixtures.STATES, "size", ("int8", "float"))
         # Of two times that differ by microseconds, either may be the shorter one.
         patch.setattr(job, "LatencyMeter", timed(0.5))
         yield
@@ -194,7 +196,7 @@ def test_a_goal_that_int8_meets_needs_one_evaluation():
 @pytest.mark.sampled(1)
 def test_more_effort_is_for_plans_that_give_up_much(monkeypatch, least, changes, efforts, bases):
     """And where it changes nothing about the plan, nothing is evaluated again."""
-    monkeypatch.setattr(strategy, "MIN_KEPT", least)
+    monkeypatch.setattr(purposes, "MIN_KEPT", least)
     asked, original = [], plans.plan_with_effort
 
     def plan_plainly(source, recipe, effort, *given, **options):
@@ -205,12 +207,23 @@ def test_more_effort_is_for_plans_that_give_up_much(monkeypatch, least, changes,
         return original(source.source, recipe, "low", *given, **options)
 
     monkeypatch.setattr(plans, "plan_with_effort", plan_plainly)
-    monkeypatch.setattr(search.Search, "run", lambda self: None)
+    monkeypatch.setattr(purposes, "search_front", nothing_of)
     result = tuned(effort=None, purpose="size")
     assert asked == efforts
     assert len(result.points) == bases
     assert [probe.name for probe in result.probes] == ["W8A32", "A8W32"]
     assert result.evaluations <= result.planned_evaluations == 19
+
+
+def nothing_of(maker, mixtures, trail):
+    """Try no mixture of a plan."""
+    return trail
+    yield
+
+
+def plan_as_it_is(maker, mixtures, pays):
+    """Try the plan, whatever of it would be faster in float."""
+    return (yield Attempt(Mix(mixtures)))
 
 
 def good_and_bad_plan(factor=30):
@@ -237,7 +250,7 @@ def test_of_other_range_methods_the_one_that_loses_least_at_first_is_taken(monke
     _, other = good_and_bad_plan(60)
     made = [bad, with_ranges(other, MSE()), with_ranges(good, MeanExtremes())]
     monkeypatch.setattr(plans, "plans_by_ranges", lambda *_, **__: iter(made))
-    monkeypatch.delattr(candidates, "measure_errors")
+    monkeypatch.delattr(mixtures, "measure_errors")
 
     def times_of(variants, wanted, sample):
         names = [unit.node for unit in wanted]
@@ -246,7 +259,7 @@ def test_of_other_range_methods_the_one_that_loses_least_at_first_is_taken(monke
             times["float"][names[0]] = 0.5
         return costs.UnitCosts(costs=times, fixed=1.0, float_cost=9.0)
 
-    monkeypatch.setattr(candidates, "measure_times", times_of)
+    monkeypatch.setattr(mixtures, "measure_times", times_of)
     if slow:  # in integers as it is
         monkeypatch.setattr(job, "LatencyMeter", timed(2.0, 0.5))
     lines = []
@@ -267,7 +280,7 @@ def test_a_range_method_that_a_function_of_models_accepts_is_the_last(monkeypatc
     good, bad = good_and_bad_plan(100)
     made = [bad, with_ranges(good, MeanExtremes()), with_ranges(good, MSE())]
     monkeypatch.setattr(plans, "plans_by_ranges", lambda *_, **__: iter(made))
-    monkeypatch.setattr(search.Search, "test_cheapest", lambda self, pays: self.test_base())
+    monkeypatch.setattr(purposes, "fastest_units", plan_as_it_is)
     calls = []
 
     def score(model, samples):
@@ -294,7 +307,7 @@ def test_plans_with_other_ranges_are_made_once(monkeypatch, tmp_path):
         return iter([bad, with_ranges(good, MSE())])
 
     monkeypatch.setattr(plans, "plans_by_ranges", make)
-    monkeypatch.setattr(search.Search, "test_cheapest", lambda self, pays: self.test_base())
+    monkeypatch.setattr(purposes, "fastest_units", plan_as_it_is)
     options = {"effort": None, "purpose": "speed", "work": tmp_path}
     first, again = (tuned(bitwright.load_demo().model_path, **options) for _ in range(2))
     assert len(asked) == 1
@@ -307,7 +320,7 @@ def test_with_another_drop_ranges_that_an_earlier_run_took_stay(monkeypatch, tmp
     good, bad = good_and_bad_plan(100)
     made = [bad, with_ranges(good, MSE())]
     monkeypatch.setattr(plans, "plans_by_ranges", lambda *_, **__: iter(made))
-    monkeypatch.setattr(search.Search, "test_cheapest", lambda self, pays: self.test_base())
+    monkeypatch.setattr(purposes, "fastest_units", plan_as_it_is)
     options = {"effort": None, "purpose": "speed", "work": tmp_path}
     model = bitwright.load_demo().model_path
     first = tuned(model, max_drop=0.03, **options)
@@ -338,8 +351,8 @@ def test_smaller_ranges_come_before_units_fall_back_to_float(monkeypatch):
     mended, bad = good_and_bad_plan()
     monkeypatch.setattr(plans, "plans_by_ranges", lambda *_, **__: iter([bad]))
     monkeypatch.setattr(plans, "trim_ranges", lambda *_, **__: mended)
-    monkeypatch.setattr(search.Search, "test_cheapest", lambda self, pays: self.test_base())
-    monkeypatch.setattr(search.Search, "run", lambda self: pytest.fail("it is met already"))
+    monkeypatch.setattr(purposes, "fastest_units", plan_as_it_is)
+    monkeypatch.setattr(purposes, "search_front", lambda *_: pytest.fail("it is met already"))
     result = tuned(demo.model_path, effort=None, purpose="speed")
     assert result.met
     assert result.fallen == ()
@@ -348,14 +361,14 @@ def test_smaller_ranges_come_before_units_fall_back_to_float(monkeypatch):
 
 
 def test_what_is_faster_in_float_is_tried_before_errors_are_measured(monkeypatch):
-    monkeypatch.delattr(candidates, "measure_errors")
+    monkeypatch.delattr(mixtures, "measure_errors")
 
     def slow_integers(variants, wanted, sample):
         names = [unit.node for unit in wanted]
         times = {"int8": dict.fromkeys(names, 2.0), "float": dict.fromkeys(names, 1.0)}
         return costs.UnitCosts(costs=times, fixed=1.0, float_cost=5.0)
 
-    monkeypatch.setattr(candidates, "measure_times", slow_integers)
+    monkeypatch.setattr(mixtures, "measure_times", slow_integers)
     original = plans.plans_by_ranges
     monkeypatch.setattr(plans, "plans_by_ranges", lambda *a, **k: islice(original(*a, **k), 1))
     result = tuned(effort=None, purpose="speed")
@@ -373,7 +386,7 @@ def test_a_plan_that_is_slower_than_float_is_not_evaluated(monkeypatch):
         times["float"][names[0]] = 1.0
         return costs.UnitCosts(costs=times, fixed=1.0, float_cost=9.0)
 
-    monkeypatch.setattr(candidates, "measure_times", slow_at_first)
+    monkeypatch.setattr(mixtures, "measure_times", slow_at_first)
     monkeypatch.setattr(job, "LatencyMeter", timed(2.0, 0.5))
     result = tuned(bitwright.load_demo().model_path, purpose="speed")
     assert result.met
@@ -387,7 +400,7 @@ def test_a_plan_that_is_slower_than_float_is_not_evaluated(monkeypatch):
 def test_where_no_mix_of_units_is_faster_than_float_the_result_is_float(monkeypatch, tmp_path):
     """Whatever their profile says: the times of the whole models decide, and none is evaluated."""
     monkeypatch.setattr(job, "LatencyMeter", timed(2.0))
-    monkeypatch.delattr(candidates, "measure_errors")
+    monkeypatch.delattr(mixtures, "measure_errors")
     result = tuned(bitwright.load_demo().model_path, purpose="speed", output=tmp_path / "out.onnx")
     assert result.is_float and not result.met
     assert result.evaluations == 0
@@ -414,7 +427,7 @@ def test_units_that_are_slower_in_integers_stay_quantized_where_that_is_asked_fo
         times = {"int8": dict.fromkeys(names, 2.0), "float": dict.fromkeys(names, 1.0)}
         return costs.UnitCosts(costs=times, fixed=1.0, float_cost=5.0)
 
-    monkeypatch.setattr(candidates, "measure_times", slow_integers)
+    monkeypatch.setattr(mixtures, "measure_times", slow_integers)
     monkeypatch.setattr(job, "LatencyMeter", timed(2.0))
     result = tuned(purpose="speed", keep_quantized=True)  # a model that plain int8 destroys
     assert result.met and not result.is_float
@@ -463,7 +476,7 @@ def test_without_time_nothing_else_is_begun(monkeypatch, slow):
     if slow:
         monkeypatch.setattr(job, "LatencyMeter", timed(2.0, 0.5))
     monkeypatch.setattr(plans, "trim_ranges", lambda *_, **__: pytest.fail("there is no time"))
-    monkeypatch.delattr(candidates, "measure_errors")
+    monkeypatch.delattr(mixtures, "measure_errors")
     result = tuned(effort=None, purpose="speed", time=1e-3, max_drop=0.0)
     assert result.evaluations <= 1  # none, where all is faster in float
     assert result.probes == ()

@@ -29,6 +29,8 @@ class Attempt(Generic[Change]):
     name: str = ""
     instead_of: Change | None = None
     """None: the best so far."""
+    accept: Callable[[Any, Any], bool] | None = None
+    """Whether it is better than the other; None: as for all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,12 @@ class Trail(Generic[Candidate]):
         step = self.steps[-1]
         assert isinstance(step, Step) and step.after is not None  # asked for behind an attempt
         return step.after
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """All that were made in attempts, each once."""
+        made = [step.after for step in self.steps if isinstance(step, Step)]
+        return list({id(one): one for one in made if one is not None}.values())
 
     def with_step(self, step: Step[Candidate]) -> Trail[Candidate]:
         """Return the trail with one step more; what the step keeps is the best."""
@@ -109,7 +117,7 @@ def improve(
                 other = wanted.instead_of
                 before = trail.best if other is None else make(other)
                 after = make(wanted.change)
-                kept = before is None or accept(before, after)
+                kept = before is None or (wanted.accept or accept)(before, after)
                 trail = trail.with_step(Step(wanted.name, before, after, kept))
                 if kept:
                     on_best(after)

@@ -1,15 +1,30 @@
-"""When a candidate is better: tests of losses on the same samples, pair by pair."""
+"""When a candidate is better: tests of losses on the same samples, pair by pair.
+
+Against another candidate, by a bootstrap of what the judge sees in the outputs; against a limit, by
+a sequential test of a user's metric, which ends as soon as it may.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.assess.judge import Difference, compare_losses
+from bitwright.assess.judge import Difference, Interval, compare_losses
+from bitwright.assess.judge.sequential import Drop, Verdict
+from bitwright.support.wording import counted
 
-__all__ = ["MIN_GAIN", "Scored", "describe_gain", "is_surely_better", "surely_better"]
+__all__ = [
+    "MIN_GAIN",
+    "MetricDrop",
+    "Score",
+    "Scored",
+    "describe_gain",
+    "is_surely_better",
+    "surely_better",
+]
 
 MIN_GAIN = 0.1
 """The share of the loss that must go where samples are too few for a bootstrap."""
@@ -47,3 +62,59 @@ def describe_gain(name: str, found: Difference, *, kept: bool) -> str:
     before, after = (f"{100 * loss:.3g} %" for loss in (found.before, found.after))
     sure = "" if found.better is None else f" (better in {100 * found.better:.0f} % of resamples)"
     return f"{name}: output error {before} -> {after}{sure}, {'kept' if kept else 'not kept'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How far a metric falls with a candidate, and whether that is within the limit.
+
+    >>> Score(Drop(100, 0.01, 0.004), "pass").passes
+    True
+    """
+
+    drop: Drop
+    verdict: Verdict
+    """"open": not all samples were looked at, as time ran out."""
+
+    @property
+    def passes(self) -> bool:
+        """Whether it is within the limit."""
+        return self.verdict == "pass"
+
+    def decided(self, limit: float) -> Score:
+        """Return the score with a verdict: of what was looked at, the mean decides."""
+        if self.verdict != "open":
+            return self
+        return Score(self.drop, "pass" if self.drop.mean <= limit else "fail")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricDrop:
+    """How far the metric fell on some samples, with an interval of 95 %.
+
+    >>> MetricDrop(0.01, Interval(0.0, 0.02), 400).describe()
+    '0.01 (0 to 0.02) on 400 samples'
+    """
+
+    drop: float
+    interval: Interval | None
+    samples: int
+    at_least: bool = False
+    """Whether more may be lost: the samples that are likely to change were counted alone, and lost
+    more than all together may."""
+
+    @classmethod
+    def of(cls, found: Drop) -> MetricDrop:
+        """Return what an evaluation found."""
+        return cls(found.mean, found.interval, found.samples, found.at_least)
+
+    def describe(self) -> str:
+        """Return the drop in a few words."""
+        spread = "" if self.interval is None else f" ({self.interval})"
+        least = "at least " if self.at_least else ""
+        return f"{least}{self.drop:.3g}{spread} on {counted(self.samples, 'sample')}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        interval = None if self.interval is None else [self.interval.low, self.interval.high]
+        return {"drop": self.drop, "interval": interval, "samples": self.samples}

@@ -5,5 +5,7 @@
 3. what each unit costs in each state: milliseconds of the runtime's profile, or bytes
 4. the front of cost against error: a multiple-choice knapsack
 5. the metric along the front, by bisection, and a few steps back to cheaper states
-6. each of these evaluations ends as soon as a paired sequential test allows it
+6. each model is scored on no more samples than a paired sequential test asks for
+
+`purposes.py` says what is tried in which order; the loop is that of `jobs.improve`.
 """

@@ -14,9 +14,9 @@ from bitwright.assess.bench.profile import Profile, profile_models
 from bitwright.assess.comparison.units import Units
 from bitwright.data import Sample
 from bitwright.graph import iter_values, written_size
+from bitwright.jobs.improve.states import Unit
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.sensitivity import NodeVariants
-from bitwright.jobs.tuning.states import Unit
 from bitwright.plan import QuantPlan
 
 __all__ = ["UnitCosts", "conversion_times", "measure_bytes", "measure_times"]

@@ -1,10 +1,10 @@
-"""Tuning from beginning to end: data, cascade, errors, costs, front, metric, result."""
+"""Tuning from beginning to end: data, plans, their mixtures, the metric, the result."""
 
 from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,18 +12,29 @@ from bitwright import graph
 from bitwright._version import TOOL
 from bitwright.assess.judge.sequential import Drop
 from bitwright.errors import DataError
+from bitwright.jobs.improve.journal import Journal
+from bitwright.jobs.improve.loop import Trail, improve
+from bitwright.jobs.improve.metrics import Metric
+from bitwright.jobs.improve.mixtures import (
+    Clock,
+    Cost,
+    Made,
+    Mix,
+    MixCandidate,
+    MixMaker,
+    Mixtures,
+)
+from bitwright.jobs.improve.score import MetricDrop
+from bitwright.jobs.improve.scorer import Runnable, Scorer
 from bitwright.jobs.opening import input_specs
-from bitwright.jobs.tuning.candidates import Made
-from bitwright.jobs.tuning.evaluation import Evaluator, Runnable
-from bitwright.jobs.tuning.journal import Journal
+from bitwright.jobs.tuning.goal import Purpose
 from bitwright.jobs.tuning.latency import LatencyMeter, ModelTimes, middle_sized
-from bitwright.jobs.tuning.metrics import Metric
 from bitwright.jobs.tuning.plans import Plans
+from bitwright.jobs.tuning.points import front_points
+from bitwright.jobs.tuning.purposes import PurposeProposals, planned_evaluations
 from bitwright.jobs.tuning.request import TuneRequest, check_request
-from bitwright.jobs.tuning.result import MetricDrop, TuneResult
+from bitwright.jobs.tuning.result import Probe, TuneResult
 from bitwright.jobs.tuning.samples import TuneSamples
-from bitwright.jobs.tuning.search import BEST, Clock, Found, Search
-from bitwright.jobs.tuning.strategy import Strategy
 from bitwright.plan import QuantPlan
 from bitwright.support.wording import show_bytes
 from bitwright.verification.rounded import note_rounded
@@ -31,9 +42,13 @@ from bitwright.verification.rounded import note_rounded
 __all__ = ["TuneRequest", "tune_model"]
 
 BEST_MODEL, BEST_PLAN = "best.onnx", "best-plan.json"
-NOTED = "noted"
+BEST, NOTED = "best", "noted"
+"""Under which the journal has the names of the model on disk, and of that whose plan has notes."""
 METER_SAMPLES = 8
-"""Of so many samples, models are timed on the one of middle size."""
+"""Number of samples searched for the median-sized one; models are timed on it."""
+MIN_SAVED: dict[Purpose, float] = {"speed": 0.05, "size": 0.02}
+"""The share of the whole cost that a model must save to be worth being scored: sizes are exact,
+and what a mix of units will take is known to some percent."""
 
 
 def tune_model(request: TuneRequest) -> TuneResult:
@@ -82,39 +97,52 @@ class _Job:
     ) -> None:
         self._request, self._clock = request, clock
         self._samples, self._metric, self._journal = samples, metric, journal
-        self._notes: list[str] = []
         self._written: str | None = None
+        self._probes: list[Probe] = []
         self._plans = Plans(request, samples, journal)
-        self._evaluator = self._evaluate_on(samples.parts.evaluation, "eval")
+        self._scorer = self._score_on(samples.parts.evaluation, "eval")
         self._times = ModelTimes(journal, self._open_meter)
 
     def run(self) -> TuneResult:
         """Search, and measure the result on samples that the search has not seen."""
-        request, evaluator = self._request, self._evaluator
-        score, samples = evaluator.float_score(whole=request.goal.relative)
-        limit = request.goal.limit(score)
-        strategy = Strategy(
-            request,
-            self._plans,
-            evaluator,
-            self._times,
+        request, goal, scorer = self._request, self._request.goal, self._scorer
+        score, samples = scorer.float_score(whole=goal.relative)
+        planned = planned_evaluations(self._plans, goal)
+        self._report_beginning(score, samples, planned)
+        self._maker = MixMaker(
+            scorer,
             self._journal,
+            goal.limit(score),
+            goal.purpose,
+            self._price,
+            MIN_SAVED[goal.purpose],
             self._clock,
-            self._keep_best,
+            request.report,
         )
-        planned = strategy.planned_evaluations
-        per_sample = evaluator.sample_seconds
-        about = "" if per_sample is None else f", {per_sample * len(evaluator):.0f} s each at most"
-        scope = f" on the first {samples} samples" if samples < len(evaluator) else ""
-        request.report(
-            f"float: {self._metric.name} {score:.4g}{scope}; at most {planned} evaluations of "
-            f"{len(evaluator)} samples{about}"
+        purpose = PurposeProposals(
+            self._maker,
+            self._plans,
+            goal,
+            self._times.of_float,
+            self._probe,
+            self._journal.get(BEST) or "",
         )
-        search = strategy.run(limit)
-        return self._finish(search, limit, planned)
+        make, accept, budget = self._maker.make, self._maker.is_better, self._maker.budget
+        trail = improve(None, purpose.proposals, make, accept, budget, self._keep_new)
+        return self._finish(trail, planned)
 
-    def _evaluate_on(self, order: Sequence[int], part: str) -> Evaluator:
-        return Evaluator(
+    def _report_beginning(self, score: float, samples: int, planned: int) -> None:
+        scorer = self._scorer
+        seconds = scorer.sample_seconds * len(scorer)
+        about = f", {seconds:.0f} s each at most" if scorer.samples.seconds is not None else ""
+        scope = f" on the first {samples} samples" if samples < len(scorer) else ""
+        self._request.report(
+            f"float: {self._metric.name} {score:.4g}{scope}; at most {planned} evaluations of "
+            f"{len(scorer)} samples{about}"
+        )
+
+    def _score_on(self, order: Sequence[int], part: str) -> Scorer:
+        return Scorer(
             self._metric,
             lambda: self._samples.samples,
             order,
@@ -128,13 +156,44 @@ class _Job:
             engine=self._request.engine,
         )
 
+    def _price(self, made: Made) -> Cost:
+        """Return what a model costs by itself, with the spread of a time."""
+        if self._request.goal.purpose == "size":
+            return Cost(float(made.size))
+        least, low, high = self._times.of(made.model)
+        return Cost(least, (low, high))
+
+    def _probe(self, mixtures: Mixtures) -> None:
+        """Score weights alone and activations alone: what cannot be met is told early.
+
+        They choose nothing, so that the samples of the first look will do.
+        """
+        limit = self._maker.limit
+        for name, open_probe in mixtures.probes().items():
+            if not self._clock.has(self._scorer.sample_seconds * len(self._scorer) / 4):
+                return
+            full_name = f"{mixtures.name}-{name}"
+            drop = self._scorer.score(full_name, open_probe, limit, first_look=True).drop
+            found = Probe(name, MetricDrop.of(drop), drop.mean <= limit)
+            self._probes.append(found)
+            side = "weights" if name.startswith("W") else "activations"
+            verdict = "within" if found.passes else "beyond"
+            self._request.report(
+                f"{name}: {side} alone lose {found.measured.describe()}, {verdict} the allowed drop"
+            )
+
     # The best model so far --------------------------------------------------------------------
 
-    def _keep_best(self, found: Found, made: Made) -> None:
+    def _keep_new(self, best: MixCandidate) -> None:
+        """Write the best model so far; if it is known already, the end will."""
+        if best.is_new:
+            self._keep_best(best.mix, self._maker.model(best.mix))
+
+    def _keep_best(self, mix: Mix, made: Made) -> None:
         """Write the best model so far: whatever happens next, it is there."""
-        if self._written == found.name:
+        if self._written == mix.name:
             return
-        self._written = found.name
+        self._written = mix.name
         model, plan = self._journal.path(BEST_MODEL), self._journal.path(BEST_PLAN)
         self._journal[BEST] = None  # until both files are of the same model
         for path in (model, self._request.output):
@@ -142,22 +201,22 @@ class _Job:
                 graph.save_model(made.model, path, external_data=self._request.external_data)
         if plan is not None:
             made.plan.save(plan)
-        self._journal[BEST] = found.name
+        self._journal[BEST] = mix.name
 
-    def _with_notes(self, best: Found, made: Made) -> Made:
+    def _with_notes(self, mix: Mix, made: Made) -> Made:
         """Note what the runtime changes, as for any model that is handed out."""
-        if self._request.recipe.mode == "weight-only" or self._journal.get(NOTED) == best.name:
+        if self._request.recipe.mode == "weight-only" or self._journal.get(NOTED) == mix.name:
             return made
         plan = note_rounded(made.plan, made.model, self._request.providers)
         if (path := self._journal.path(BEST_PLAN)) is not None:
             plan.save(path)
-            self._journal[NOTED] = best.name
+            self._journal[NOTED] = mix.name
         return replace(made, plan=plan)
 
-    def _reopen(self, best: Found) -> Made | None:
+    def _reopen(self, mix: Mix) -> Made | None:
         """Return the model that an earlier run wrote last, if it is the one that is wanted."""
         model, plan = self._journal.path(BEST_MODEL), self._journal.path(BEST_PLAN)
-        if self._journal.get(BEST) != best.name or model is None or plan is None:
+        if self._journal.get(BEST) != mix.name or model is None or plan is None:
             return None
         if not model.exists() or not plan.exists():
             return None
@@ -165,71 +224,41 @@ class _Job:
 
     # The result -------------------------------------------------------------------------------
 
-    def _finish(self, search: Search, limit: float, planned: int) -> TuneResult:
-        request, best = self._request, search.best
-        assert best is not None  # the first plan is evaluated in any case
-        if best.measured_cost is None:
-            search.measure_cost(best)
-        made = self._reopen(best) or search.make(best)
-        self._keep_best(best, made)
-        made = self._with_notes(best, made)
+    def _finish(self, trail: Trail[MixCandidate], planned: int) -> TuneResult:
+        request, goal, maker = self._request, self._request.goal, self._maker
+        best = trail.best
+        assert best is not None  # the first model is scored in any case
+        maker.cost(best.mix)
+        made = self._reopen(best.mix) or maker.model(best.mix)
+        self._keep_best(best.mix, made)
+        made = self._with_notes(best.mix, made)
         is_float = not any(node.quantized for node in made.plan.nodes.values())
-        final = self._final(best, made, limit, is_float=is_float)
-        contradicted = final is not None and final.mean > limit and final.is_sure(limit)
-        max_size = request.goal.max_size
-        too_large = max_size is not None and (best.measured_cost or 0) > max_size
-        met = best.passes and not (contradicted or is_float or too_large)
-        if too_large:
-            self._notes.append(
-                f"no model of this recipe is as small as {show_bytes(max_size or 0)}: this is the "
-                "smallest; take fewer bits"
-            )
-        if is_float:
-            self._notes.append(
-                "nothing is quantized: no model within the allowed drop is cheaper than the float "
-                "one, which was written"
-                if max_size is None
-                else "nothing is quantized: the float model is small enough as it is"
-            )
-        elif best.passes and contradicted:
-            self._notes.append(
-                "samples that the search never saw contradict it: the drop is beyond what is "
-                "allowed; allow less in the search, or give more samples to evaluate with"
-            )
-        tested = best.tested
-        if tested is not None and not tested.drop.is_sure(limit):
-            more = tested.drop.needed_samples(limit)
-            needed = "" if more is None else f"; about {more:,} samples would tell"
-            self._notes.append(
-                f"whether the drop is within {limit:.3g} cannot be told for sure with "
-                f"{tested.drop.samples} samples: its mean decided{needed}"
-            )
-        float_cost = self._float_cost()
-        if not is_float and best.measured_cost is not None and best.measured_cost >= float_cost:
-            what = "fast" if request.goal.purpose == "speed" else "small"
-            self._notes.append(f"the float model is as {what}: quantizing it saves nothing here")
-        points = search.front_points()
-        chosen = next(index for index, (found, _) in enumerate(points) if found is best)
+        final = self._final(best.mix, made, is_float=is_float)
+        notes = tuple(self._notes(best, final, is_float=is_float))
+        unmet = self._contradicts(final) or is_float or self._is_too_large(best)
+        points = front_points(maker)
+        chosen = next(n for n, (mix, _) in enumerate(points) if mix.name == best.mix.name)
+        last = trail.last.mix.mixtures
         return TuneResult(
-            met=met,
+            met=best.passes and not unmet,
             is_float=is_float,
             metric=self._metric.name,
-            max_drop=limit,
-            max_size=max_size,
-            purpose=request.goal.purpose,
-            float_score=self._metric.sign * self._evaluator.float_score()[0],
-            float_cost=float_cost,
-            float_spread=self._times.of_float()[1:] if request.goal.purpose == "speed" else None,
+            max_drop=maker.limit,
+            max_size=goal.max_size,
+            purpose=goal.purpose,
+            float_score=self._metric.sign * self._scorer.float_score()[0],
+            float_cost=self._float_cost(),
+            float_spread=self._times.of_float()[1:] if goal.purpose == "speed" else None,
             points=tuple(point for _, point in points),
             chosen=chosen,
             final=None if final is None else MetricDrop.of(final),
-            probes=tuple(search.probes),
-            loss_units=search.loss_units,
-            evaluations=len(self._evaluator.models),
+            probes=tuple(self._probes),
+            loss_units=last.shares if last.is_measured else (),
+            evaluations=len(self._scorer.models),
             planned_evaluations=planned,
             seconds=self._clock.elapsed,
             stopped=self._clock.stopped,
-            notes=tuple(self._notes),
+            notes=notes,
             model=made.model,
             plan=made.plan,
             command=self._command(),
@@ -237,23 +266,62 @@ class _Job:
             path=request.output,
         )
 
-    def _final(self, best: Found, made: Made, limit: float, *, is_float: bool) -> Drop | None:
+    def _contradicts(self, final: Drop | None) -> bool:
+        """Whether samples that the search has not seen say that the drop is beyond the limit."""
+        limit = self._maker.limit
+        return final is not None and final.mean > limit and final.is_sure(limit)
+
+    def _is_too_large(self, best: MixCandidate) -> bool:
+        most = self._request.goal.max_size
+        return most is not None and self._maker.cost(best.mix).value > most
+
+    def _notes(self, best: MixCandidate, final: Drop | None, *, is_float: bool) -> Iterator[str]:
+        """Yield what to know about the result."""
+        goal, limit, drop = self._request.goal, self._maker.limit, best.score.drop
+        if self._is_too_large(best):
+            yield (
+                f"no model of this recipe is as small as {show_bytes(goal.max_size or 0)}: this is "
+                "the smallest; take fewer bits"
+            )
+        if is_float:
+            yield (
+                "nothing is quantized: no model within the allowed drop is cheaper than the float "
+                "one, which was written"
+                if goal.max_size is None
+                else "nothing is quantized: the float model is small enough as it is"
+            )
+        elif best.passes and self._contradicts(final):
+            yield (
+                "samples that the search never saw contradict it: the drop is beyond what is "
+                "allowed; allow less in the search, or give more samples to evaluate with"
+            )
+        if not drop.is_sure(limit):
+            more = drop.needed_samples(limit)
+            needed = "" if more is None else f"; about {more:,} samples would tell"
+            yield (
+                f"whether the drop is within {limit:.3g} cannot be told for sure with "
+                f"{drop.samples} samples: its mean decided{needed}"
+            )
+        if not is_float and self._maker.cost(best.mix).value >= self._float_cost():
+            what = "fast" if goal.purpose == "speed" else "small"
+            yield f"the float model is as {what}: quantizing it saves nothing here"
+
+    def _final(self, mix: Mix, made: Made, *, is_float: bool) -> Drop | None:
         """Measure the best model on samples that the search has not seen, and only it.
 
         Of these, too, it takes no more than tell on which side of the limit the model is.
         """
         if self._request.eval_data is None and self._metric.scope == "model":
             return None  # the function has samples of its own
-        evaluator = self._evaluate_on(self._samples.parts.final, "final")
+        scorer = self._score_on(self._samples.parts.final, "final")
         if is_float:
-            return evaluator.test_float().drop
-        if evaluator.sample_seconds is None:
-            evaluator.sample_seconds = self._evaluator.sample_seconds
-        return evaluator.test(best.name, lambda: made.runnable, limit, in_order=True).drop
+            return scorer.score_of_float().drop
+        opened = lambda: made.runnable  # noqa: E731
+        return scorer.score(mix.name, opened, self._maker.limit, in_order=True).drop
 
     def _open_meter(self) -> LatencyMeter:
-        count = min(len(self._evaluator), METER_SAMPLES)
-        sample = middle_sized([self._evaluator.feeds(index) for index in range(count)])
+        count = min(len(self._scorer), METER_SAMPLES)
+        sample = middle_sized([self._scorer.samples.feeds(index) for index in range(count)])
         return LatencyMeter(self._plans.prepared.reference, sample, self._request.providers)
 
     def _float_cost(self) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.data import Sample
-from bitwright.jobs.tuning.journal import Journal
+from bitwright.jobs.improve.journal import Journal
 from bitwright.run import open_session, run_session
 
 __all__ = ["LatencyMeter", "ModelTimes", "Timing", "middle_sized", "summarize_turns"]

@@ -11,18 +11,19 @@ from typing import Literal
 from bitwright.data import Sample
 from bitwright.jobs.calibration import take_samples
 from bitwright.jobs.improve.effort import Effort, plan_with_effort, plans_by_ranges
+from bitwright.jobs.improve.journal import Journal
+from bitwright.jobs.improve.mixtures import Mixtures
 from bitwright.jobs.improve.recipes import preparation_key
 from bitwright.jobs.modes import mode_of
 from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.qat import open_for_plan
-from bitwright.jobs.tuning.candidates import Candidates, StaticCandidates
-from bitwright.jobs.tuning.journal import Journal
+from bitwright.jobs.tuning.mixtures import StaticMixtures
 from bitwright.jobs.tuning.request import TuneRequest
 from bitwright.jobs.tuning.samples import TuneSamples
 from bitwright.jobs.tuning.trimming import trim_ranges
 from bitwright.plan import QuantPlan
 
-__all__ = ["RANGES", "TRIMMED", "Plans", "Stage", "decide_the_same", "use_errors"]
+__all__ = ["RANGES", "TRIMMED", "Plans", "Stage", "decide_the_same"]
 
 RANGES = "ranges"
 MIN_CALIBRATION = 8
@@ -58,13 +59,13 @@ class Plans:
         # Of a model for size, units go below 8 bits: that takes the best plan in any case.
         return ("standard", "medium")
 
-    def candidates(self, stage: Stage, before: Candidates | None) -> Candidates:
+    def mixtures(self, stage: Stage, before: Mixtures | None) -> Mixtures:
         """Return the models of the plan of a stage; `before` are those of the stage before it."""
         request = self._request
         if request.recipe.mode == "weight-only":
-            from bitwright.jobs.tuning.weight_only import WeightOnlyCandidates  # for few recipes
+            from bitwright.jobs.tuning.weight_only import WeightOnlyMixtures  # for few recipes
 
-            return WeightOnlyCandidates(
+            return WeightOnlyMixtures(
                 request.source,
                 self._plan(stage, before),
                 stage,
@@ -74,20 +75,20 @@ class Plans:
                 request.providers,
                 request.report,
             )
-        same = before if stage == TRIMMED and isinstance(before, StaticCandidates) else None
+        same = before if stage == TRIMMED and isinstance(before, StaticMixtures) else None
         if same is not None:  # the ranges of those of most error are looked at
-            use_errors(same)
+            same.measure_errors()
         return self._static(stage, self._plan(stage, before), same)
 
-    def with_other_ranges(self) -> list[StaticCandidates]:
+    def with_other_ranges(self) -> list[StaticMixtures]:
         """Return the models of the plans with other range methods than the first one."""
         return [self._static(_name_of(plan), plan) for plan in self._other_plans()]
 
     def _static(
-        self, name: str, plan: QuantPlan, before: StaticCandidates | None = None
-    ) -> StaticCandidates:
+        self, name: str, plan: QuantPlan, before: StaticMixtures | None = None
+    ) -> StaticMixtures:
         request = self._request
-        return StaticCandidates(
+        return StaticMixtures(
             self._open_for,
             plan,
             name,
@@ -137,7 +138,7 @@ class Plans:
     def _plan_path(self, name: str) -> Path | None:
         return self._journal.path(f"plan-{name}.json")
 
-    def _plan(self, stage: Stage, before: Candidates | None) -> QuantPlan:
+    def _plan(self, stage: Stage, before: Mixtures | None) -> QuantPlan:
         """Return the plan that all models of a stage are made from."""
         path = self._plan_path(stage)
         if path is not None and path.exists():
@@ -147,10 +148,10 @@ class Plans:
             plan.save(path)
         return plan
 
-    def _make_plan(self, stage: Stage, before: Candidates | None) -> QuantPlan:
+    def _make_plan(self, stage: Stage, before: Mixtures | None) -> QuantPlan:
         request = self._request
         if stage == TRIMMED:
-            assert isinstance(before, StaticCandidates)  # it follows another stage
+            assert isinstance(before, StaticMixtures)  # it follows another stage
             request.report("looking at the ranges of the units of most error")
             return trim_ranges(
                 before.prepared,
@@ -183,15 +184,9 @@ def _name_of(plan: QuantPlan) -> str:
     return f"{RANGES}-{plan.recipe.ranges.__struct_config__.tag}"
 
 
-def use_errors(candidates: Candidates) -> None:
-    """Let units be chosen by their errors, too."""
-    if isinstance(candidates, StaticCandidates):
-        candidates.by_cost = False
-
-
-def decide_the_same(one: Candidates, other: Candidates) -> bool:
+def decide_the_same(one: Mixtures, other: Mixtures) -> bool:
     """Whether two static plans give the same model: more effort found nothing better to do."""
-    if not isinstance(one, StaticCandidates) or not isinstance(other, StaticCandidates):
+    if not isinstance(one, StaticMixtures) or not isinstance(other, StaticMixtures):
         return False
     fields = ("tensors", "nodes", "outputs", "smoothing", "bias_shifts", "weight_gains")
     return all(getattr(one.plan, name) == getattr(other.plan, name) for name in fields)

@@ -11,8 +11,8 @@ from bitwright.data import Transform
 from bitwright.errors import DataError, RecipeError, TargetError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.improve.effort import Effort, check_effort
+from bitwright.jobs.improve.metrics import Metric
 from bitwright.jobs.tuning.goal import Goal
-from bitwright.jobs.tuning.metrics import Metric
 from bitwright.recipe import Recipe
 from bitwright.support.engines import LOCAL, Engine
 

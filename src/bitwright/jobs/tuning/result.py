@@ -11,50 +11,19 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess.judge import Interval
-from bitwright.assess.judge.sequential import Drop, Verdict
+from bitwright.assess.judge.sequential import Verdict
 from bitwright.assess.notebook import html_tables
+from bitwright.jobs.improve.score import MetricDrop
 from bitwright.jobs.tuning.goal import Purpose
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
 from bitwright.support.wording import counted, show_bytes, show_milliseconds
 
-__all__ = ["FallenUnit", "FrontPoint", "MetricDrop", "Probe", "State", "TuneResult"]
+__all__ = ["FallenUnit", "FrontPoint", "Probe", "State", "TuneResult"]
 
 State = Literal["int8", "a16", "w4", "w8", "float"]
 """What a unit is: as it was planned, with 16-bit activations, with weights of 4 or 8 bits, or in
 float."""
-
-
-@dataclass(frozen=True, slots=True)
-class MetricDrop:
-    """How far the metric fell on some samples, with an interval of 95 %.
-
-    >>> MetricDrop(0.01, Interval(0.0, 0.02), 400).describe()
-    '0.01 (0 to 0.02) on 400 samples'
-    """
-
-    drop: float
-    interval: Interval | None
-    samples: int
-    at_least: bool = False
-    """Whether more may be lost: the samples that are likely to change were counted alone, and lost
-    more than all together may."""
-
-    @classmethod
-    def of(cls, found: Drop) -> MetricDrop:
-        """Return what an evaluation found."""
-        return cls(found.mean, found.interval, found.samples, found.at_least)
-
-    def describe(self) -> str:
-        """Return the drop in a few words."""
-        spread = "" if self.interval is None else f" ({self.interval})"
-        least = "at least " if self.at_least else ""
-        return f"{least}{self.drop:.3g}{spread} on {counted(self.samples, 'sample')}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        interval = None if self.interval is None else [self.interval.low, self.interval.high]
-        return {"drop": self.drop, "interval": interval, "samples": self.samples}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from bitwright.assess.judge.judgement import Judge
 from bitwright.data import Sample
 from bitwright.graph import clone_model, iter_values
 from bitwright.graph.editing import insert_behind_value
+from bitwright.jobs.improve.states import Unit
 from bitwright.jobs.opening import Prepared
-from bitwright.jobs.tuning.states import Unit
 from bitwright.jobs.tuning.units import UnitErrors
 from bitwright.numerics.scales import affine_parameters
 from bitwright.plan import QuantPlan, TensorPlan

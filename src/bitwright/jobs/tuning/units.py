@@ -24,10 +24,10 @@ from bitwright.data import Sample
 from bitwright.decide.ops import op_types
 from bitwright.errors import ModelError
 from bitwright.jobs.comparison import Measuring
+from bitwright.jobs.improve.states import Unit, with_states
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.qat import open_for_plan
 from bitwright.jobs.sensitivity import NodeVariants, open_variants, units_of, variants_of
-from bitwright.jobs.tuning.states import Unit, with_states
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.support.engines import LOCAL, Engine
 

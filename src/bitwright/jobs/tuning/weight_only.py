@@ -7,7 +7,7 @@ bits it loses by their square less. The rest is the search along the front.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -17,19 +17,20 @@ import numpy as np
 from bitwright.assess.sensitivity.fallback import fall_back
 from bitwright.data import Sample
 from bitwright.jobs.calibration import Calibration
+from bitwright.jobs.improve.front import Edge, Option
+from bitwright.jobs.improve.journal import Journal
+from bitwright.jobs.improve.mixtures import Made
+from bitwright.jobs.improve.scorer import Runnable
+from bitwright.jobs.improve.states import Unit
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.qat import open_for_plan
-from bitwright.jobs.tuning.candidates import CHANGE_COST, Made, keep_figures
-from bitwright.jobs.tuning.evaluation import Runnable
-from bitwright.jobs.tuning.front import Edge, Option
-from bitwright.jobs.tuning.journal import Journal
-from bitwright.jobs.tuning.states import Unit
+from bitwright.jobs.tuning.mixtures import CHANGE_COST, keep_figures
 from bitwright.jobs.weight_only.job import write_weight_only
 from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
 from bitwright.jobs.weight_only.mixed_bits import measure_losses
 from bitwright.plan import QuantPlan
 
-__all__ = ["WeightOnlyCandidates"]
+__all__ = ["WeightOnlyMixtures"]
 
 WIDE = 8
 """The bits that a weight of fewer can have instead."""
@@ -47,7 +48,7 @@ class _Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass
-class WeightOnlyCandidates:
+class WeightOnlyMixtures:
     """The weights of a weight-only plan: in their own bits, in eight, or in float."""
 
     source: Any
@@ -58,14 +59,18 @@ class WeightOnlyCandidates:
     calibration: Calibration
     providers: Sequence[str] | None = None
     report: Callable[[str], None] = lambda line: None
+    _measured: _Figures | None = field(default=None, init=False)
 
     @cached_property
     def _prepared(self) -> Prepared:
         return open_for_plan(self.source, self.plan, self.providers)
 
-    @cached_property
+    @property
     def _figures(self) -> _Figures:
-        return keep_figures(self.journal, f"losses/{self.name}", _Figures, self._measure)
+        if self._measured is None:
+            key = f"losses/{self.name}"
+            self._measured = keep_figures(self.journal, key, _Figures, self._measure)
+        return self._measured
 
     def _measure(self) -> _Figures:
         model = self._prepared.model
@@ -92,6 +97,14 @@ class WeightOnlyCandidates:
             blocks={first[w.name]: -(-sizes[first[w.name]] // w.plan.block_size) for w in found},
             float_bytes={first[w.name]: _float_bytes(w) for w in found},
         )
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it is known what weights cost, and so which mixtures there are."""
+        return self._measured is not None
+
+    def measure_errors(self) -> None:
+        """Nothing to do: errors are measured with the sizes."""
 
     @property
     def units(self) -> Sequence[Unit]:

@@ -86,7 +86,7 @@ def test_a_loss_that_only_float_stays_within_is_missed(faster, monkeypatch):
         [logits] = session.run(None, {"image": DEMO.images[:4]})
         return 1 - float(np.abs(logits - expected).max())
 
-    monkeypatch.setattr("bitwright.jobs.tuning.strategy.MIN_KEPT", 0.0)
+    monkeypatch.setattr("bitwright.jobs.tuning.purposes.MIN_KEPT", 0.0)
     criterion = AccuracyCriterion(criterion="absolute", tolerable_loss=1e-4)
     config = PostTrainingQuantConfig(accuracy_criterion=criterion)
     with pytest.warns(UserWarning, match="a model with anything quantized is not returned: it is"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bitwright.errors import DataError, RecipeError
-from bitwright.jobs.tuning.metrics import METRICS, open_metric
+from bitwright.jobs.improve.metrics import METRICS, open_metric
 
 SCORES = {"logits": np.array([[0.1, 0.7, 0.2], [0.5, 0.2, 0.3]], np.float32)}
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bitwright.errors import DataError, OutputError
-from bitwright.jobs.tuning.journal import Journal
+from bitwright.jobs.improve.journal import Journal
 
 JOB = {"model": "a", "data": "b"}
 

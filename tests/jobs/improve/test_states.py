@@ -7,10 +7,10 @@ from support.models import make_cnn, make_samples
 
 import bitwright
 from bitwright.graph import iter_values
+from bitwright.jobs.improve.states import Unit, with_states
 from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.qat import open_for_plan
 from bitwright.jobs.tuning import units as module
-from bitwright.jobs.tuning.states import Unit, with_states
 from bitwright.jobs.tuning.units import measure_errors, open_unit_variants
 from bitwright.numerics.quantize import fake_quantize
 from bitwright.numerics.types import INT4, UINT16

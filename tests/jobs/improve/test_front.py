@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bitwright.jobs.tuning.front import (
+from bitwright.jobs.improve.front import (
     FLOAT_FORM,
     Choice,
     Edge,

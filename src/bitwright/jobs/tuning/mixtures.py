@@ -1,11 +1,11 @@
-"""Models that a search can choose between: one plan, with its units in other states."""
+"""The models of a static plan: its units as planned, in 16 bits, with 4-bit weights, or float."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 import onnx_ir as ir
@@ -13,19 +13,20 @@ import onnx_ir as ir
 from bitwright.data import Sample
 from bitwright.decide.ops import LINEAR_OPS
 from bitwright.errors import RecipeError
-from bitwright.graph import clone_model, written_size
+from bitwright.graph import clone_model
 from bitwright.jobs.fine_tuning.constants import find_constants, with_quantized_activations
+from bitwright.jobs.improve.front import FLOAT_FORM, Edge, Option
+from bitwright.jobs.improve.journal import Journal
+from bitwright.jobs.improve.mixtures import Made
+from bitwright.jobs.improve.scorer import Runnable
+from bitwright.jobs.improve.states import Unit, with_states
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, open_quantized
 from bitwright.jobs.qat import open_for_plan
 from bitwright.jobs.sensitivity import NodeVariants
 from bitwright.jobs.tuning.costs import UnitCosts, measure_bytes, measure_times
-from bitwright.jobs.tuning.evaluation import Runnable
-from bitwright.jobs.tuning.front import FLOAT_FORM, Edge, Option
 from bitwright.jobs.tuning.goal import Purpose
-from bitwright.jobs.tuning.journal import Journal
 from bitwright.jobs.tuning.latency import middle_sized
-from bitwright.jobs.tuning.states import Unit, with_states
 from bitwright.jobs.tuning.units import (
     UnitErrors,
     find_units,
@@ -36,7 +37,7 @@ from bitwright.plan import QuantPlan
 from bitwright.run import open_session
 from bitwright.support.engines import LOCAL, Engine
 
-__all__ = ["Candidates", "Made", "StaticCandidates", "keep_figures"]
+__all__ = ["StaticMixtures", "keep_figures"]
 
 STATES: dict[Purpose, tuple[str, ...]] = {
     # ONNX Runtime computes what has 16-bit activations or 4-bit weights in float: no gain there.
@@ -52,65 +53,14 @@ ELSEWHERE = 0.5
 although this machine gains little by it."""
 
 
-@dataclass(frozen=True)
-class Made:
-    """A model that was made, and its plan."""
-
-    model: ir.Model
-    plan: QuantPlan
-    providers: Sequence[str] | None = None
-    opened: Any = None
-    """A session of it, where there is one."""
-
-    @cached_property
-    def runnable(self) -> Runnable:
-        """The model as evaluations take it."""
-        session = self.opened or open_session(self.model, providers=self.providers)
-        return Runnable(session, self.model, self.providers)
-
-    @property
-    def size(self) -> int:
-        """Bytes of the model as a file."""
-        return written_size(self.model)
-
-
-class Candidates(Protocol):
-    """What a search chooses between."""
-
-    @property
-    def name(self) -> str:
-        """What figures of these models are kept under."""
-
-    @property
-    def units(self) -> Sequence[Unit]:
-        """The units that have states."""
-
-    @property
-    def options(self) -> list[list[Option]]:
-        """For each unit its states, with their cost and error."""
-
-    @property
-    def edges(self) -> list[Edge]:
-        """The tensors between units."""
-
-    @property
-    def fixed(self) -> float:
-        """What everything else costs."""
-
-    @property
-    def shares(self) -> tuple[tuple[str, float], ...]:
-        """The units that make most of the error, and their shares of it."""
-
-    def make(self, states: Mapping[str, str]) -> Made:
-        """Make a model; units that are not named are as planned."""
-
-    def probes(self) -> Mapping[str, Callable[[], Runnable]]:
-        """Return models in which only weights, or only activations, are quantized."""
-
-
 @dataclass
-class StaticCandidates:
-    """The units of a static plan: as planned, with 16-bit activations, 4-bit weights, or float."""
+class StaticMixtures:
+    """The models of one static plan.
+
+    Their units are chosen by cost alone until it is known that errors matter, and these are
+    measured: where the plan is within the limit as it is, they do not, as one that becomes float
+    loses less still.
+    """
 
     open: Callable[[QuantPlan], Prepared]
     """Gives the float model that a plan is for."""
@@ -123,15 +73,13 @@ class StaticCandidates:
     providers: Sequence[str] | None = None
     report: Callable[[str], None] = lambda line: None
     engine: Engine = LOCAL
-    before: StaticCandidates | None = None
+    before: StaticMixtures | None = None
     """Another plan whose kernels are the same: its costs hold, and the errors of equal units."""
     keep_quantized: bool = False
     """Whether units are to stay quantized where float is as fast, too."""
-    by_cost: bool = True
-    """Whether units are chosen by cost alone, and their errors are not measured: until it is known
-    that they matter. Where the plan is within the limit as it is, they do not, as one that becomes
-    float loses less still."""
     _base: Made | None = field(default=None, init=False)
+    _errors: UnitErrors | None = field(default=None, init=False)
+    _options: list[list[Option]] | None = field(default=None, init=False)
 
     @cached_property
     def prepared(self) -> Prepared:
@@ -158,16 +106,20 @@ class StaticCandidates:
 
     @property
     def errors(self) -> UnitErrors:
-        """The units, and what they lose where that is asked for."""
-        return self._without_errors if self.by_cost else self._with_errors
+        """The units, and what they lose where that was measured."""
+        return self._errors or self._without_errors
+
+    def measure_errors(self) -> None:
+        """Let options have their errors, where these were not measured yet."""
+        if self._errors is None:
+            self._errors, self._options = self._measure_errors(), None
 
     @cached_property
     def _without_errors(self) -> UnitErrors:
         name = f"units/{self.name}"
         return keep_figures(self.journal, name, UnitErrors, lambda: find_units(self._variants))
 
-    @cached_property
-    def _with_errors(self) -> UnitErrors:
+    def _measure_errors(self) -> UnitErrors:
         states = ",".join(self._states)
         return keep_figures(
             self.journal,
@@ -207,22 +159,29 @@ class StaticCandidates:
         return [unit for unit in self.units if costs["int8"][unit.node] < costs["float"][unit.node]]
 
     @property
+    def is_measured(self) -> bool:
+        """Whether it is known what units cost, and so which mixtures there are."""
+        return self._options is not None
+
+    @property
     def options(self) -> list[list[Option]]:
         """For each unit its states, with their cost and error."""
-        errors = self.errors.errors
-        return [
-            [
-                Option(
-                    state,
-                    self._cost(unit.node, state),
-                    0.0 if state == "float" else errors[state][unit.node],
-                    FLOAT_FORM if state == "float" else _INTEGERS,
-                )
-                for state in self._states
-                if state == "float" or unit.node in errors[state]
+        if self._options is None:
+            errors = self.errors.errors
+            self._options = [
+                [
+                    Option(
+                        state,
+                        self._cost(unit.node, state),
+                        0.0 if state == "float" else errors[state][unit.node],
+                        FLOAT_FORM if state == "float" else _INTEGERS,
+                    )
+                    for state in self._states
+                    if state == "float" or unit.node in errors[state]
+                ]
+                for unit in self.units
             ]
-            for unit in self.units
-        ]
+        return self._options
 
     def _cost(self, unit: str, state: str) -> float:
         """Return the cost of a state; of two that cost the same, the planned one is cheaper."""

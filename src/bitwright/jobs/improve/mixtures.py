@@ -1,0 +1,337 @@
+"""Models that are one plan with some of its units in other states: made, scored and priced."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import onnx_ir as ir
+
+from bitwright.assess.judge.sequential import Drop
+from bitwright.graph import written_size
+from bitwright.jobs.improve.front import Choice, Edge, Option, add_up, find_front, thin_front
+from bitwright.jobs.improve.journal import Journal
+from bitwright.jobs.improve.score import MetricDrop, Score
+from bitwright.jobs.improve.scorer import Runnable, Scorer
+from bitwright.jobs.improve.states import Unit
+from bitwright.plan import QuantPlan
+from bitwright.run import open_session
+
+__all__ = [
+    "APART",
+    "BASE",
+    "MAX_POINTS",
+    "Clock",
+    "Cost",
+    "Made",
+    "Mix",
+    "MixCandidate",
+    "MixMaker",
+    "Mixtures",
+    "front_of",
+    "planned_state",
+]
+
+BASE = "base"
+"""The name of a plan as it is."""
+MAX_POINTS = 12
+APART = 0.02
+"""Points of the front differ by this share of the whole cost at least."""
+_SCORED = "scored"
+"""Under which the journal has the names of all models that were scored."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A model that was made, and its plan."""
+
+    model: ir.Model
+    plan: QuantPlan
+    providers: Sequence[str] | None = None
+    opened: Any = None
+    """A session of it, where there is one."""
+
+    @cached_property
+    def runnable(self) -> Runnable:
+        """The model as it is scored."""
+        session = self.opened or open_session(self.model, providers=self.providers)
+        return Runnable(session, self.model, self.providers)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the model as a file."""
+        return written_size(self.model)
+
+
+class Mixtures(Protocol):
+    """All models of one plan."""
+
+    @property
+    def name(self) -> str:
+        """What figures of these models are kept under."""
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it is known what units cost, and so which mixtures there are."""
+
+    @property
+    def units(self) -> Sequence[Unit]:
+        """The units that have states."""
+
+    @property
+    def options(self) -> list[list[Option]]:
+        """For each unit its states, with their cost and error."""
+
+    @property
+    def edges(self) -> list[Edge]:
+        """The tensors between units."""
+
+    @property
+    def fixed(self) -> float:
+        """What everything else costs."""
+
+    @property
+    def shares(self) -> tuple[tuple[str, float], ...]:
+        """The units that make most of the error, and their shares of it."""
+
+    def measure_errors(self) -> None:
+        """Let options have their errors, where these were not measured yet."""
+
+    def make(self, states: Mapping[str, str]) -> Made:
+        """Make a model; units that are not named are as planned."""
+
+    def probes(self) -> Mapping[str, Callable[[], Runnable]]:
+        """Return models in which only weights, or only activations, are quantized."""
+
+
+def planned_state(options: Sequence[Option]) -> int:
+    """Return which of a unit's states the plan has it in."""
+    states = [option.state for option in options]
+    return states.index("int8") if "int8" in states else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """One model: a plan, and the units of it that are not as planned."""
+
+    mixtures: Mixtures
+    states: Mapping[str, str] = field(default_factory=dict)
+    refined: bool = False
+    """Whether it is a step back from a point of the front."""
+
+    @classmethod
+    def of(cls, mixtures: Mixtures, states: Sequence[int], *, refined: bool = False) -> Mix:
+        """Return the model with the units in these of their states."""
+        pairs = zip(mixtures.units, mixtures.options, states, strict=True)
+        changed = {
+            unit.node: options[state].state
+            for unit, options, state in pairs
+            if state != planned_state(options)
+        }
+        return cls(mixtures, changed, refined)
+
+    @property
+    def name(self) -> str:
+        """What its figures are kept under."""
+        text = ";".join(f"{node}={state}" for node, state in sorted(self.states.items()))
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16] if self.states else BASE
+        return f"{self.mixtures.name}/{digest}"
+
+    @property
+    def is_float(self) -> bool:
+        """Whether nothing of it is quantized."""
+        units = self.mixtures.units if self.states else ()
+        return bool(units) and all(self.states.get(unit.node) == "float" for unit in units)
+
+    @property
+    def choice(self) -> Choice | None:
+        """What its units cost and lose together; None: that was not measured."""
+        if not self.mixtures.is_measured:
+            return None
+        states = []
+        for unit, options in zip(self.mixtures.units, self.mixtures.options, strict=True):
+            names = [option.state for option in options]
+            state = self.states.get(unit.node)
+            states.append(planned_state(options) if state is None else names.index(state))
+        return add_up(self.mixtures.options, states, self.mixtures.edges)
+
+
+def front_of(mixtures: Mixtures) -> list[Mix]:
+    """Return points of the front of cost against error, the cheapest first."""
+    front = find_front(mixtures.options, mixtures.edges)
+    chosen = thin_front(front, apart=APART, most=MAX_POINTS)
+    return [Mix.of(mixtures, choice.states) for choice in chosen]
+
+
+class Cost(NamedTuple):
+    """Milliseconds or bytes of a model; of a time also what lies between 10 and 90 % of its turns.
+
+    >>> Cost(2048.0).spread is None
+    True
+    """
+
+    value: float
+    spread: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MixCandidate:
+    """A model that was scored."""
+
+    mix: Mix
+    score: Score
+    is_new: bool = True
+    """Whether it was run; else the journal had its score."""
+
+    @property
+    def passes(self) -> bool:
+        """Whether it is within the limit."""
+        return self.score.passes
+
+
+class Clock:
+    """The time that is left."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._begun, self._seconds = time.monotonic(), seconds
+        self.stopped: str | None = None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the job began."""
+        return time.monotonic() - self._begun
+
+    def has(self, seconds: float) -> bool:
+        """Whether something of this length still fits; if not, the search was cut short."""
+        if self._seconds is None or self.elapsed + seconds <= self._seconds:
+            return True
+        self.stopped = f"the time of {self._seconds:.0f} s is used up"
+        return False
+
+
+@dataclass
+class MixMaker:
+    """Makes models, scores them by the metric and prices them; what was done once is kept."""
+
+    scorer: Scorer
+    journal: Journal
+    limit: float
+    """How far the metric may fall."""
+    purpose: str
+    price: Callable[[Made], Cost]
+    """Gives what a model costs by itself."""
+    min_saved: float
+    """The share of the whole cost that a model must save to be worth being scored."""
+    clock: Clock
+    report: Callable[[str], None] = lambda line: None
+    front: tuple[Mix, ...] = ()
+    """The front that was searched last."""
+    _last: tuple[str, Made] | None = None
+    _candidates: dict[str, MixCandidate] = field(default_factory=dict)
+    _costs: dict[str, Cost] = field(default_factory=dict)
+    _priced: list[Mix] = field(default_factory=list)
+
+    @cached_property
+    def _known_before(self) -> bool:
+        """Whether an earlier run scored a model that is within the limit."""
+        return self.scorer.knows_any(self.journal.get(_SCORED) or (), self.limit)
+
+    def model(self, mix: Mix) -> Made:
+        """Make a model; the last one is at hand."""
+        if self._last is None or self._last[0] != mix.name:
+            self._last = (mix.name, mix.mixtures.make(mix.states))
+        return self._last[1]
+
+    def knows(self, mix: Mix) -> bool:
+        """Whether it takes no time to score a model: an earlier run did, or this one."""
+        return self.scorer.knows(mix.name, self.limit)
+
+    def found(self, mix: Mix) -> MixCandidate | None:
+        """Return a model that was scored, or None."""
+        return self._candidates.get(mix.name)
+
+    def make(self, mix: Mix) -> MixCandidate:
+        """Score a model, and price it if it is wanted."""
+        known = self.found(mix)
+        if known is not None:
+            return known
+        has_other = self._known_before or any(one.passes for one in self._candidates.values())
+        score = self.scorer.score_of_float()
+        if not mix.is_float:
+            score = self.scorer.score(
+                mix.name,
+                lambda: self.model(mix).runnable,
+                self.limit,
+                has_other=has_other,
+                may_go_on=self.clock.has,
+            ).decided(self.limit)
+        made = MixCandidate(mix, score, mix.name in self.scorer.models)
+        self._candidates[mix.name] = made
+        self.journal[_SCORED] = sorted({*(self.journal.get(_SCORED) or ()), mix.name})
+        # How fast a model is that is not wanted is not worth the time.
+        if made.passes or self.purpose == "size":
+            self.cost(mix)
+        drop = MetricDrop.of(score.drop).describe()
+        self.report(f"{len(mix.states)} units changed: drop {drop}, {score.verdict}")
+        return made
+
+    def first_drop(self, mix: Mix) -> Drop:
+        """Return how far the metric falls with a model, as the first look has it."""
+        opened = lambda: self.model(mix).runnable  # noqa: E731
+        return self.scorer.score(mix.name, opened, self.limit, first_look=True).drop
+
+    def cost(self, mix: Mix) -> Cost:
+        """Return what a model costs by itself."""
+        if mix.name not in self._costs:
+            key = f"cost/{self.purpose}/{mix.name}"
+            known = self.journal.get(key)
+            if known is None:
+                cost = self.price(self.model(mix))
+                known = cost.value if cost.spread is None else [cost.value, *cost.spread]
+                self.journal[key] = known
+            self._priced.append(mix)
+            value, *spread = known if isinstance(known, list | tuple) else [known]
+            self._costs[mix.name] = Cost(value, (spread[0], spread[1]) if spread else None)
+        return self._costs[mix.name]
+
+    def known_cost(self, mix: Mix) -> Cost | None:
+        """Return what a model costs, if it was priced."""
+        return self._costs.get(mix.name)
+
+    def is_better(self, before: MixCandidate, after: MixCandidate) -> bool:
+        """Whether a model is to take the place of another: cheaper within the limit, else closer.
+
+        Times are those of the profile, which were measured together: two runs of models, one after
+        the other, differ by what else the machine does. Units of two plans were profiled apart.
+        """
+        same = before.mix.mixtures is after.mix.mixtures and before.mix.mixtures.is_measured
+        return self._rank(after, profiled=same) < self._rank(before, profiled=same)
+
+    def _rank(self, candidate: MixCandidate, *, profiled: bool) -> tuple[bool, float]:
+        if not candidate.passes:
+            return True, candidate.score.drop.mean
+        choice = candidate.mix.choice if profiled and self.purpose == "speed" else None
+        if choice is not None:
+            return False, choice.cost
+        cost = self.known_cost(candidate.mix)
+        return False, math.inf if cost is None else cost.value
+
+    def budget(self) -> str | None:
+        """Return why no further model can be scored; None: there is time."""
+        return None if self.clock.has(self.scorer.first_look_seconds) else self.clock.stopped
+
+    def shown(self) -> list[Mix]:
+        """Return the models to tell of: all that were scored, and of the last plan other points.
+
+        Those are the front that was searched, and what was priced only.
+        """
+        scored = [one.mix for one in self._candidates.values()]
+        last = scored[-1].mixtures
+        others = [mix for mix in (*self.front, *self._priced) if mix.mixtures is last]
+        known = {mix.name: mix for mix in (*others, *scored)}
+        return [mix for mix in known.values() if mix.choice or self.known_cost(mix)]
