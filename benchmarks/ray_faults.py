@@ -219,8 +219,8 @@ class TwoNodes:
         self._cluster.shutdown()
 
 
-def workers(running: bool = False) -> list[int]:
-    """Return the processes of the cluster that hold our work, or that are doing some right now."""
+def workers() -> list[int]:
+    """Return the processes of the cluster that are doing our work right now."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -229,7 +229,7 @@ def workers(running: bool = False) -> list[int]:
             except OSError:  # gone meanwhile
                 continue
             title = words.replace(b"\0", b" ").strip()
-            if title.startswith(b"ray::_Worker.run" if running else b"ray::_Worker"):
+            if title.startswith((b"ray::run_item", b"ray::run_part")):
                 found.append(int(entry.name))
     return found
 
@@ -259,7 +259,7 @@ def run(
         )
         end = time.monotonic() + SECONDS
         while process.poll() is None and time.monotonic() < end:
-            if strike is not None and not struck and workers(running=True):
+            if strike is not None and not struck and workers():
                 time.sleep(delay)
                 if process.poll() is None:
                     strike(process)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bitwright.errors import ClusterError, DataError, MissingPackageError
-from bitwright.support.cluster import ClusterWorkers, _Worker, all_nodes_see, open_cluster
+from bitwright.support.cluster import ClusterWorkers, all_nodes_see, open_cluster
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 NodeAffinitySchedulingStrategy = pytest.importorskip(
@@ -164,16 +164,16 @@ def test_an_item_that_kills_every_worker_is_told(cluster, tmp_path):
 def test_a_node_that_dies_is_done_without(cluster, tmp_path):
     extra = cluster.add_node(num_cpus=1)
     work = ClusterWorkers(ray, make_adder, (1, str(tmp_path)), count=1)
-    # The first worker is on the new node, those after it wherever there is room.
-    elsewhere = work._actor
+    # The first items are done on the new node, those after it wherever there is room.
+    elsewhere = work._options
     strategy = NodeAffinitySchedulingStrategy(extra.node_id, soft=False)
-    work._actor = ray.remote(_Worker).options(num_cpus=1, scheduling_strategy=strategy)
+    work._options = {**elsewhere, "scheduling_strategy": strategy}
     killed = []
 
     def kill_node():
         while not list(tmp_path.glob("node dies-*")):
             time.sleep(0.2)
-        work._actor = elsewhere
+        work._options = elsewhere
         cluster.remove_node(extra, allow_graceful=False)
         killed.append(extra)
 

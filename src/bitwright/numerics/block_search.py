@@ -1,13 +1,14 @@
 """Blocks of weights in compiled code: their ranges searched, and rounded and packed, in one pass.
 
 A tile of 64 columns and one block of rows stays in the cache for all grids that it is tried on.
-The innermost loops run over columns, which is what vector instructions are made for.
+The innermost loops run over columns, which is what vector instructions are made for. Every step of
+the search is a function of its own, compiled with those that call it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,7 @@ _LANES = 64
 
 # How many of the last binary digits of a float32 a stored scale has not.
 _DROPPED = {"float32": 0, "float16": 13, "bfloat16": 16}
+_DROPPED_BY_FLOAT16 = _DROPPED["float16"]
 
 
 def is_worth_compiling(size: int, grids: int) -> bool:
@@ -69,33 +71,95 @@ def search_blocks(
     bytes] the weights are rounded and packed as well, in `code_bits` each, rows that are missing
     in the last block as `fill`. Returns whether all weights are finite; if not, nothing is.
     """
-    rows, columns = part.shape
     assert part.dtype == scales.dtype == zeros.dtype == np.float32
     assert scales.strides == zeros.strides
     packed = np.empty((0, 0, 1), np.uint8) if codes is None else codes
+    highest = (1 << search.bits) - 1
+    grids = _Grids(
+        length=search.length,
+        measure=measure,
+        shrinks=np.asarray(search.shrinks, np.float32),
+        steps=np.asarray(search.steps, np.float32),
+        middle=np.float32(1 << (search.bits - 1)),
+        highest=np.float32(highest),
+        per_step=np.float32(2 / highest),
+        symmetric=search.symmetric,
+        negative_scales=search.negative_scales,
+        dropped=_DROPPED[search.scale_type],
+    )
+    target, column_stride, block_stride, _ = _flat(packed)
     return bool(
-        compiled(_search, reorder=True)(
-            *_flat(part),
-            rows,
-            columns,
-            search.length,
-            measure,
-            np.asarray(search.shrinks, np.float32),
-            np.asarray(search.steps, np.float32),
-            np.float32(1 << (search.bits - 1)),
-            np.float32((1 << search.bits) - 1),
-            np.float32(2 / ((1 << search.bits) - 1)),
-            search.symmetric,
-            search.negative_scales,
-            _DROPPED[search.scale_type],
-            _flat(scales)[0],
-            *_flat(zeros),
-            *_flat(packed)[:3],
-            code_bits,
-            np.float32(fill),
-            _LANES,
+        compiled(_search, reorder=True, parts=_STEPS)(
+            _Weights(*_flat(part), *part.shape),
+            grids,
+            _Fitted(_flat(scales)[0], *_flat(zeros)),
+            _Codes(target, column_stride, block_stride, code_bits, np.float32(fill)),
         )
     )
+
+
+class _Weights(NamedTuple):
+    """A matrix [rows, columns], as what it spans in memory and its strides."""
+
+    values: Any
+    row_stride: int
+    column_stride: int
+    rows: int
+    columns: int
+
+
+class _Grids(NamedTuple):
+    """What is tried for each block, in the types that compiled code computes in."""
+
+    length: int
+    measure: Any
+    shrinks: Any
+    steps: Any
+    middle: Any
+    highest: Any
+    per_step: Any
+    symmetric: bool
+    negative_scales: bool
+    dropped: int
+
+
+class _Fitted(NamedTuple):
+    """Where scales and zero points go."""
+
+    scales: Any
+    zeros: Any
+    block_stride: int
+    column_stride: int
+
+
+class _Codes(NamedTuple):
+    """Where packed codes go; none where they have no bits."""
+
+    values: Any
+    column_stride: int
+    block_stride: int
+    bits: int
+    fill: Any
+
+
+class _Lanes(NamedTuple):
+    """A tile's columns: their ranges, the grid that is tried for each, and the best one so far."""
+
+    low: Any
+    high: Any
+    shrink: Any
+    base: Any
+    """The best shrink before the two steps around it."""
+    scale: Any
+    inverse: Any
+    zero: Any
+    bottom: Any
+    top: Any
+    cost: Any
+    best: Any
+    best_shrink: Any
+    best_scale: Any
+    best_zero: Any
 
 
 def _flat(array: Any) -> tuple[Any, ...]:
@@ -106,173 +170,234 @@ def _flat(array: Any) -> tuple[Any, ...]:
     return row, *strides
 
 
-def _search(
-    part: Any,
-    row_stride: int,
-    column_stride: int,
-    rows: int,
-    columns: int,
-    length: int,
-    measure: Any,
-    shrinks: Any,
-    steps: Any,
-    middle: Any,
-    highest: Any,
-    per_step: Any,
-    symmetric: bool,
-    negative_scales: bool,
-    dropped: int,
-    scales: Any,
-    zeros: Any,
-    block_step: int,
-    column_step: int,
-    codes: Any,
-    column_bytes: int,
-    block_bytes: int,
-    code_bits: int,
-    fill: Any,
-    lanes: int,
-) -> bool:
+# The compiled functions: loops over the columns of a tile, which are vector instructions each.
+
+
+def _search(weights: _Weights, grids: _Grids, fitted: _Fitted, codes: _Codes) -> bool:
     """Compiled body of `search_blocks`."""
-    smallest = np.float32(2.0**-24) if dropped == 13 else np.float32(2.0**-126)
-    nothing, one = np.float32(0), np.float32(1)
-    tile = np.empty((length, lanes), np.float32)
-    packed = np.empty((length * max(code_bits, 1) // 8 + 1, lanes), np.uint8)
-    low, high = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
-    shrink, base = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
-    scale, zero = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
-    digits = scale.view(np.int32)
-    inverse, cost = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
-    bottom, top = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
-    best, best_shrink = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
-    best_scale, best_zero = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
-    tries = shrinks.size + 2 * steps.size
-    for block in range(-(-rows // length)):
+    length = grids.length
+    tile = np.empty((length, _LANES), np.float32)
+    packed = np.empty((length * max(codes.bits, 1) // 8 + 1, _LANES), np.uint8)
+    low, high = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
+    shrink, base = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
+    scale, inverse = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
+    zero, cost = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
+    bottom, top = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
+    best, best_shrink = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
+    best_scale, best_zero = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
+    lanes = _Lanes(
+        *(low, high, shrink, base, scale, inverse, zero, bottom, top, cost),
+        *(best, best_shrink, best_scale, best_zero),
+    )
+    tries = grids.shrinks.size + 2 * grids.steps.size
+    for block in range(-(-weights.rows // length)):
         start = block * length
-        filled = min(length, rows - start)
-        for left in range(0, columns, lanes):
-            width = min(lanes, columns - left)
-            if filled < length or width < lanes:
-                tile[:] = nothing  # widens no range: it holds zero anyway, or is symmetric
-            if column_stride == 1:
-                for row in range(filled):
-                    at = (start + row) * row_stride + left
-                    source, line = part[at : at + width], tile[row]
-                    for c in range(width):
-                        line[c] = source[c]
-            else:
-                for c in range(width):
-                    at = (left + c) * column_stride + start * row_stride
-                    for row in range(filled):
-                        tile[row, c] = part[at + row * row_stride]
-            for c in range(lanes):
-                low[c] = high[c] = tile[0, c]
-                cost[c] = nothing
-            for row in range(length):
-                for c in range(lanes):
-                    low[c] = min(low[c], tile[row, c])
-                    high[c] = max(high[c], tile[row, c])
-                    # Stays zero for all but NaN and infinity.
-                    cost[c] += tile[row, c] * nothing
-            for c in range(lanes):
-                if cost[c] != nothing:
-                    return False
-            if not symmetric:
-                # Zero belongs to every range; see `fit_block_scales`.
-                for c in range(lanes):
-                    low[c], high[c] = min(low[c], nothing), max(high[c], nothing)
+        for left in range(0, weights.columns, _LANES):
+            width = min(_LANES, weights.columns - left)
+            _load_tile(weights, start, left, tile)
+            if not _find_range(tile, grids.symmetric, lanes):
+                return False
             for which in range(tries):
-                if which < shrinks.size:
-                    for c in range(lanes):
-                        shrink[c] = shrinks[which]
-                else:
-                    step = which - shrinks.size
-                    if step % 2 == 0:
-                        for c in range(lanes):
-                            base[c] = best_shrink[c]
-                            shrink[c] = base[c] - steps[step // 2]
-                    else:
-                        for c in range(lanes):
-                            shrink[c] = min(base[c] + steps[step // 2], one)
-                for c in range(lanes):
-                    least, most = low[c] * shrink[c], high[c] * shrink[c]
-                    if symmetric:
-                        if negative_scales:
-                            size = (-least if -least >= most else -most) / middle
-                        else:
-                            size = max(-least, most) * per_step
-                    else:
-                        size = (most - least) / highest
-                    scale[c] = inverse[c] = size
-                if dropped:
-                    # To the nearest number with fewer digits, ties to even.
-                    for c in range(lanes):
-                        odd = (digits[c] >> dropped) & 1
-                        digits[c] = (digits[c] + (1 << (dropped - 1)) - 1 + odd) & (-1 << dropped)
-                if dropped == 13:
-                    for c in range(lanes):
-                        # Below the least normal float16 all have the same step.
-                        if abs(inverse[c]) < np.float32(2.0**-14):
-                            count = np.rint(inverse[c] * np.float32(2.0**24))
-                            scale[c] = count * np.float32(2.0**-24)
-                for c in range(lanes):
-                    size = inverse[c]
-                    tiny = -smallest if size < nothing else smallest
-                    tiny = one if size == nothing else tiny
-                    stored = tiny if abs(scale[c]) < smallest else scale[c]
-                    scale[c], inverse[c] = stored, one / stored
-                    found = min(max(np.rint(-low[c] * shrink[c] / stored), nothing), highest)
-                    zero[c] = middle if symmetric or low[c] == high[c] else found
-                    bottom[c], top[c] = -zero[c], highest - zero[c]
-                    cost[c] = nothing
+                _choose_shrink(which, grids, lanes)
+                _propose_scale(grids, lanes)
+                if grids.dropped:
+                    _drop_digits(grids.dropped, lanes)
+                _fit_zero(grids, lanes)
                 if tries > 1:
-                    for row in range(length):
-                        weight = measure[start + row]
-                        for c in range(lanes):
-                            value = tile[row, c] * inverse[c]
-                            error = min(max(np.rint(value), bottom[c]), top[c]) - value
-                            cost[c] += weight * (error * error)
-                for c in range(lanes):
-                    found = cost[c] * scale[c] * scale[c]
-                    better = which == 0 or found < best[c]
-                    best[c] = found if better else best[c]
-                    best_shrink[c] = shrink[c] if better else best_shrink[c]
-                    best_scale[c] = scale[c] if better else best_scale[c]
-                    best_zero[c] = zero[c] if better else best_zero[c]
+                    _measure_error(tile, grids.measure[start : start + length], lanes)
+                _keep_best(which == 0, lanes)
             for c in range(width):
-                at = block * block_step + (left + c) * column_step
-                scales[at], zeros[at] = best_scale[c], best_zero[c]
-            if code_bits == 0:
+                at = block * fitted.block_stride + (left + c) * fitted.column_stride
+                fitted.scales[at], fitted.zeros[at] = lanes.best_scale[c], lanes.best_zero[c]
+            if codes.bits == 0:
                 continue
-            for row in range(filled):
-                for c in range(lanes):
-                    found = np.rint(tile[row, c] / best_scale[c]) + best_zero[c]
-                    tile[row, c] = min(max(found, nothing), highest)
-            for row in range(filled, length):
-                for c in range(lanes):
-                    tile[row, c] = fill
-            size = length * code_bits // 8
-            if code_bits == 8:
-                for byte in range(size):
-                    for c in range(lanes):
-                        packed[byte, c] = np.uint8(tile[byte, c])
-            elif code_bits == 4:
-                for byte in range(size):
-                    first, second, line = tile[2 * byte], tile[2 * byte + 1], packed[byte]
-                    for c in range(lanes):
-                        line[c] = np.uint8(first[c] + np.float32(16) * second[c])
-            else:
-                for byte in range(size):
-                    first, second = tile[4 * byte], tile[4 * byte + 1]
-                    third, fourth, line = tile[4 * byte + 2], tile[4 * byte + 3], packed[byte]
-                    for c in range(lanes):
-                        pair = third[c] + np.float32(4) * fourth[c]
-                        line[c] = np.uint8(
-                            first[c] + np.float32(4) * second[c] + np.float32(16) * pair
-                        )
+            _round_tile(tile, min(length, weights.rows - start), grids.highest, codes.fill, lanes)
+            size = length * codes.bits // 8
+            _pack_tile(tile, codes.bits, size, packed)
             for c in range(width):
-                at = (left + c) * column_bytes + block * block_bytes
-                target = codes[at : at + size]
+                at = (left + c) * codes.column_stride + block * codes.block_stride
+                target = codes.values[at : at + size]
                 for byte in range(size):
                     target[byte] = packed[byte, c]
     return True
+
+
+def _load_tile(weights: _Weights, start: int, left: int, tile: Any) -> None:
+    """Copy a block of rows of some columns; what is missing is zero."""
+    length, lanes = tile.shape
+    filled = min(length, weights.rows - start)
+    width = min(lanes, weights.columns - left)
+    if filled < length or width < lanes:
+        tile[:] = np.float32(0)  # widens no range: it holds zero anyway, or is symmetric
+    if weights.column_stride == 1:
+        for row in range(filled):
+            at = (start + row) * weights.row_stride + left
+            source, line = weights.values[at : at + width], tile[row]
+            for c in range(width):
+                line[c] = source[c]
+    else:
+        for c in range(width):
+            at = (left + c) * weights.column_stride + start * weights.row_stride
+            for row in range(filled):
+                tile[row, c] = weights.values[at + row * weights.row_stride]
+
+
+def _find_range(tile: Any, symmetric: bool, lanes: _Lanes) -> bool:
+    """Find the range of each column; return whether all weights are finite."""
+    nothing = np.float32(0)
+    low, high, cost = lanes.low, lanes.high, lanes.cost
+    for c in range(_LANES):
+        low[c] = high[c] = tile[0, c]
+        cost[c] = nothing
+    for row in range(tile.shape[0]):
+        for c in range(_LANES):
+            low[c] = min(low[c], tile[row, c])
+            high[c] = max(high[c], tile[row, c])
+            # Stays zero for all but NaN and infinity.
+            cost[c] += tile[row, c] * nothing
+    for c in range(_LANES):
+        if cost[c] != nothing:
+            return False
+    if not symmetric:
+        # Zero belongs to every range; see `fit_block_scales`.
+        for c in range(_LANES):
+            low[c], high[c] = min(low[c], nothing), max(high[c], nothing)
+    return True
+
+
+def _choose_shrink(which: int, grids: _Grids, lanes: _Lanes) -> None:
+    """Set which part of its range is tried: those given, then steps around the best of a column."""
+    shrink, base, best_shrink = lanes.shrink, lanes.base, lanes.best_shrink
+    if which < grids.shrinks.size:
+        for c in range(_LANES):
+            shrink[c] = grids.shrinks[which]
+        return
+    step = which - grids.shrinks.size
+    if step % 2 == 0:
+        for c in range(_LANES):
+            base[c] = best_shrink[c]
+            shrink[c] = base[c] - grids.steps[step // 2]
+    else:
+        for c in range(_LANES):
+            shrink[c] = min(base[c] + grids.steps[step // 2], np.float32(1))
+
+
+def _propose_scale(grids: _Grids, lanes: _Lanes) -> None:
+    """Set the scale that covers the part of the range, in full precision."""
+    low, high, shrink, scale, inverse = (
+        lanes.low,
+        lanes.high,
+        lanes.shrink,
+        lanes.scale,
+        lanes.inverse,
+    )
+    for c in range(_LANES):
+        least, most = low[c] * shrink[c], high[c] * shrink[c]
+        if grids.symmetric:
+            if grids.negative_scales:
+                size = (-least if -least >= most else -most) / grids.middle
+            else:
+                size = max(-least, most) * grids.per_step
+        else:
+            size = (most - least) / grids.highest
+        scale[c] = inverse[c] = size
+
+
+def _drop_digits(dropped: int, lanes: _Lanes) -> None:
+    """Round scales to the nearest number with fewer binary digits, ties to even."""
+    scale, exact = lanes.scale, lanes.inverse
+    digits = scale.view(np.int32)
+    for c in range(_LANES):
+        odd = (digits[c] >> dropped) & 1
+        digits[c] = (digits[c] + (1 << (dropped - 1)) - 1 + odd) & (-1 << dropped)
+    if dropped == _DROPPED_BY_FLOAT16:
+        for c in range(_LANES):
+            # Below the least normal float16 all have the same step.
+            if abs(exact[c]) < np.float32(2.0**-14):
+                count = np.rint(exact[c] * np.float32(2.0**24))
+                scale[c] = count * np.float32(2.0**-24)
+
+
+def _fit_zero(grids: _Grids, lanes: _Lanes) -> None:
+    """Set the zero point, the stored scale and its inverse, and the bounds of what is rounded."""
+    nothing, one = np.float32(0), np.float32(1)
+    least = 2.0**-24 if grids.dropped == _DROPPED_BY_FLOAT16 else 2.0**-126
+    smallest = np.float32(least)
+    low, high, shrink = lanes.low, lanes.high, lanes.shrink
+    scale, inverse, zero = lanes.scale, lanes.inverse, lanes.zero
+    bottom, top, cost = lanes.bottom, lanes.top, lanes.cost
+    for c in range(_LANES):
+        size = inverse[c]
+        tiny = -smallest if size < nothing else smallest
+        tiny = one if size == nothing else tiny
+        stored = tiny if abs(scale[c]) < smallest else scale[c]
+        scale[c], inverse[c] = stored, one / stored
+        found = min(max(np.rint(-low[c] * shrink[c] / stored), nothing), grids.highest)
+        zero[c] = grids.middle if grids.symmetric or low[c] == high[c] else found
+        bottom[c], top[c] = -zero[c], grids.highest - zero[c]
+        cost[c] = nothing
+
+
+def _measure_error(tile: Any, measure: Any, lanes: _Lanes) -> None:
+    """Add up the weighted squared error of each column, in steps of its grid."""
+    inverse, bottom, top, cost = lanes.inverse, lanes.bottom, lanes.top, lanes.cost
+    for row in range(tile.shape[0]):
+        weight = measure[row]
+        for c in range(_LANES):
+            value = tile[row, c] * inverse[c]
+            error = min(max(np.rint(value), bottom[c]), top[c]) - value
+            cost[c] += weight * (error * error)
+
+
+def _keep_best(is_first: bool, lanes: _Lanes) -> None:
+    """Keep the grid of each column that has less error than those before it."""
+    cost, scale, zero, shrink = lanes.cost, lanes.scale, lanes.zero, lanes.shrink
+    best, best_shrink = lanes.best, lanes.best_shrink
+    best_scale, best_zero = lanes.best_scale, lanes.best_zero
+    for c in range(_LANES):
+        found = cost[c] * scale[c] * scale[c]
+        better = is_first or found < best[c]
+        best[c] = found if better else best[c]
+        best_shrink[c] = shrink[c] if better else best_shrink[c]
+        best_scale[c] = scale[c] if better else best_scale[c]
+        best_zero[c] = zero[c] if better else best_zero[c]
+
+
+def _round_tile(tile: Any, filled: int, highest: Any, fill: Any, lanes: _Lanes) -> None:
+    """Put the codes of a tile in the place of its weights; rows that are missing are `fill`."""
+    best_scale, best_zero = lanes.best_scale, lanes.best_zero
+    for row in range(filled):
+        for c in range(_LANES):
+            found = np.rint(tile[row, c] / best_scale[c]) + best_zero[c]
+            tile[row, c] = min(max(found, np.float32(0)), highest)
+    for row in range(filled, tile.shape[0]):
+        for c in range(_LANES):
+            tile[row, c] = fill
+
+
+def _pack_tile(tile: Any, bits: int, size: int, packed: Any) -> None:
+    """Pack codes of 8, 4 or 2 bits, the first of a byte in its lowest bits."""
+    lanes = tile.shape[1]
+    if bits == 8:
+        for byte in range(size):
+            for c in range(lanes):
+                packed[byte, c] = np.uint8(tile[byte, c])
+    elif bits == 4:
+        for byte in range(size):
+            first, second, line = tile[2 * byte], tile[2 * byte + 1], packed[byte]
+            for c in range(lanes):
+                line[c] = np.uint8(first[c] + np.float32(16) * second[c])
+    else:
+        for byte in range(size):
+            first, second = tile[4 * byte], tile[4 * byte + 1]
+            third, fourth, line = tile[4 * byte + 2], tile[4 * byte + 3], packed[byte]
+            for c in range(lanes):
+                pair = third[c] + np.float32(4) * fourth[c]
+                line[c] = np.uint8(first[c] + np.float32(4) * second[c] + np.float32(16) * pair)
+
+
+_STEPS = (
+    *(_load_tile, _find_range, _choose_shrink, _propose_scale, _drop_digits),
+    *(_fit_zero, _measure_error, _keep_best, _round_tile, _pack_tile),
+)
+"""The functions that `_search` calls."""

@@ -1,7 +1,9 @@
-"""Workers on a Ray cluster: items go to them, what dies is replaced and its item done again.
+"""Workers on a Ray cluster: items go to its processes; what dies is done again by another one.
 
-Workers are actors, which hold what is expensive to make (sessions) from item to item. Results come
-in the order of the items, whoever made them, and are the same for any number of workers.
+Items are tasks, not calls of actors: where a machine is gone for good, an actor waits for a CPU to
+be restarted on, and with it the item that it had. A process of the cluster makes what is expensive
+(sessions) once, and keeps it for the next item. Results come in the order of the items, whoever
+made them, and are the same for any number of workers.
 """
 
 from __future__ import annotations
@@ -9,15 +11,16 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
-from itertools import chain, islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
+from uuid import uuid4
 
 from bitwright.errors import BitwrightError, ClusterError, DataError, MissingPackageError
 from bitwright.support.files import Closing
@@ -37,12 +40,18 @@ START_ATTEMPTS = 3
 """How often to start a cluster on a machine that is too busy for it."""
 MAX_DEATHS = 4
 """Workers that may die over one item before it is taken for the reason."""
-MAX_FAILED_STARTS = 4
-"""Workers in a row that may fail to start."""
+MAX_STARTS = 4
+"""Processes that may die at their start before the cluster is taken for unfit."""
+CHECK_SECONDS = 10.0
+"""How often to look whether a cluster that gives no result still has a CPU."""
 FAN_IN = 8
 """Results that are merged at a time, by a worker, before they travel."""
 AHEAD = 4
 """Results for each worker that may wait for one before them."""
+_NO_WORKER = (
+    "no worker of the cluster has started; check that it has a free CPU, and that bitwright is "
+    "installed on its machines."
+)
 
 
 @contextmanager
@@ -70,43 +79,39 @@ def open_cluster(address: str | None) -> Iterator[Any]:
         _check_reachable(address)
         _connect(lambda: ray.init(address=address, **quiet), f"the cluster at {address!r}")
     try:
-        with _logged_messages(), _explained_end():
+        with redirect_stdout(_LoggedMessages(sys.stdout)), watch_node(_socket_of_node(ray)):
             yield ray
     finally:
         ray.shutdown()
 
 
-def _explained_end() -> AbstractContextManager[None]:
-    """Return what tells the user why Ray ended the process, which it does without a word."""
-    import ray._private.worker as module
+def _socket_of_node(ray: Any) -> str | None:
+    """Return the socket of the node whose end is ours; None for a client outside of the cluster."""
+    outside = not ray.is_initialized() or ray.util.client.ray.is_connected()
+    if outside or not hasattr(socket, "AF_UNIX"):
+        return None
+    node = ray.get_runtime_context().get_node_id()
+    sockets = {one["NodeID"]: one.get("RayletSocketName") for one in ray.nodes()}
+    return sockets.get(node)
 
-    # A client outside of the cluster has no node, and gets an error that can be told.
-    path = getattr(getattr(module, "_global_node", None), "raylet_socket_name", None)
-    return watch_node(path) if path and hasattr(socket, "AF_UNIX") else nullcontext()
 
+class _LoggedMessages:
+    """Standard output; what Ray's threads print of processes that died goes to the log.
 
-@contextmanager
-def _logged_messages() -> Iterator[None]:
-    """Let what Ray says of processes that died go to the log, not to standard output.
-
-    It has no option for that, and our command may be writing its result there.
+    Ray has no option for that, and our command may be writing its result there.
     """
-    import ray._private.worker as module
 
-    printing = getattr(module, "print_to_stdstream", None)
-    if printing is None:
-        yield
-        return
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
 
-    def log(data: Mapping[str, Any], *_: Any, **__: Any) -> None:
-        for line in data.get("lines", ()):
-            _LOGGER.debug("%s", line)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
-    module.print_to_stdstream = log
-    try:
-        yield
-    finally:
-        module.print_to_stdstream = printing
+    def write(self, text: str) -> int:
+        if not threading.current_thread().name.startswith("ray_"):
+            return int(self._stream.write(text))
+        _LOGGER.debug("%s", text)
+        return len(text)
 
 
 def _start_local(ray: Any, options: dict[str, Any]) -> None:
@@ -227,50 +232,67 @@ class KeptParts(Protocol):
         """Keep a part: all of it, or nothing."""
 
 
-class _Worker:
-    """What runs on the cluster: makes its function once, then applies it to item after item."""
+_made: dict[str, Callable[[Any], Any]] = {}
+"""The function that this process of a cluster made last, under the key of its workers."""
 
-    def __init__(self, make: Callable[..., Callable[[Any], Any]], shared: Sequence[Any]) -> None:
-        self._make, self._shared = make, shared
-        self._function: Callable[[Any], Any] | None = None
+
+def run_item(key: str, make: Callable[..., Any], shared: Sequence[Any], item: Any) -> Any:
+    """Return the result for an item, in a process of the cluster."""
+    if key not in _made:
+        import ray
+
         limit_threads(1)  # it has one CPU, and others are beside it
-
-    def ready(self) -> None:
-        """Answer, which means that this process has started."""
-
-    def run(self, item: Any) -> tuple[bool, Any]:
-        """Return a sign that it is done, and the result, which can stay on this machine."""
-        if self._function is None:
-            import ray
-
-            self._function = self._make(*(ray.get(ref) for ref in self._shared))
-        found = self._function(item)
-        return True, list(found) if isinstance(found, Iterator) else found
+        _made.clear()
+        _made[key] = make(*(ray.get(ref) for ref in shared))
+    result = _made[key](item)
+    return list(result) if isinstance(result, Iterator) else result
 
 
-@dataclass(slots=True)
+def run_part(*call: Any) -> tuple[None, Any]:
+    """Return a sign that an item is done, and its result, which can stay on this machine."""
+    return None, run_item(*call)
+
+
+def answer() -> None:
+    """Answer, which means that a process has started."""
+
+
+def merge_parts(merge: Callable[[Any, Any], Any], *parts: Any) -> Any:
+    """Merge results, one after the other."""
+    merged = parts[0]
+    for part in parts[1:]:
+        merged = merge(merged, part)
+    return merged
+
+
+@dataclass(slots=True, eq=False)
 class _Group:
-    """Items whose results are merged."""
+    """Neighbouring items; their results are merged on the cluster if there are several."""
 
     number: int
-    items: list[Any] = field(default_factory=list)
-    """References to them, kept until the group is merged: a machine that dies takes results."""
-    parts: dict[int, Any] = field(default_factory=dict)
-    counted: set[int] = field(default_factory=set)
-    """Items that were done, if only to be lost again."""
-    closed: bool = False
+    items: list[Any]
+    """References to them, kept until the group is done: a machine that dies takes results."""
+    sizes: list[int]
+    parts: list[Any]
+    """References to their results; None where there has been none yet."""
+    unfinished: int
     deaths: int = 0
 
-    @property
-    def is_complete(self) -> bool:
-        return self.closed and len(self.parts) == len(self.items)
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    """What a process is to do: the item at a place or, without one, merge what there is of all."""
+
+    group: _Group
+    place: int | None
+    part: Any = None
 
 
 class ClusterWorkers(Closing):
-    """Applies a function, which each worker makes of shared values, to items on a cluster.
+    """Applies a function, which each process makes of shared values, to items on a cluster.
 
-    `make` is a function of a module, called once per worker with the shared values, which are sent
-    to each machine once. Workers start with the first items, and stay until this is closed.
+    `make` is a function of a module, called once in a process with the shared values, which are
+    sent to each machine once. No more than `count` items are worked on at a time.
     """
 
     def __init__(
@@ -282,10 +304,9 @@ class ClusterWorkers(Closing):
         count: int | None = None,
         shard: int = 1,
     ) -> None:
-        self._ray, self._make, self._shard = ray, make, shard
+        self._ray, self._make, self._shard, self._key = ray, make, shard, uuid4().hex
         errors = ray.exceptions
         self._lost = (
-            errors.RayActorError,
             errors.WorkerCrashedError,
             errors.NodeDiedError,
             errors.ObjectLostError,
@@ -295,20 +316,26 @@ class ClusterWorkers(Closing):
         with self._in_words():
             self._shared = [ray.put(value) for value in shared]
             self._count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        self._actor = ray.remote(_Worker).options(num_cpus=1, scheduling_strategy="SPREAD")
-        self._starting: dict[Any, Any] = {}
-        self._failed_starts = 0
-        self._idle: list[Any] = []
-        self._running: dict[Any, tuple[_Group, int, Any, Any]] = {}
-        self._merging: dict[Any, _Group] = {}
-        self._again: deque[tuple[_Group, int]] = deque()
+        self._run, self._run_part = ray.remote(run_item), ray.remote(run_part)
+        # Without a CPU of its own: items may hold all there are.
+        self._combine = ray.remote(merge_parts).options(num_cpus=0, max_retries=0)
+        # Not retried by Ray, which says nothing of it: see `_redo`.
+        self._options = {"num_cpus": 1, "max_retries": 0, "scheduling_strategy": "SPREAD"}
+        self._has_started = False
 
     def map(self, items: Iterable[Any]) -> Iterator[Any]:
         """Yield the result of each item, in their order."""
         waiting: dict[int, Any] = {}
         first = 0
-        for number, result in self._gather(items, None, 1, ahead=AHEAD * self._count):
-            waiting[number] = result
+
+        def tasks() -> Iterator[_Task | None]:
+            for number, item in enumerate(items):
+                while number - first >= AHEAD * self._count:
+                    yield None
+                yield _Task(_Group(number, [self._ray.put(item)], [1], [None], 1), 0)
+
+        for task, result in self._finish(tasks()):
+            waiting[task.group.number] = result
             while first in waiting:
                 first += 1
                 yield waiting.pop(first - 1)
@@ -331,229 +358,151 @@ class ClusterWorkers(Closing):
         Neighbours are merged first, on the cluster, so that `merge` need not commute and one in
         eight results travels here. What travelled is `kept`, and not done again if it is there.
         """
-        sent = 0
-
-        def shards() -> Iterator[Any]:
-            nonlocal sent
-            for shard in self._shards(samples):
-                sent += len(shard)
-                yield shard
-
         parts: dict[int, Any] = {}
-        gathered = self._gather(
-            shards(),
-            merge,
-            FAN_IN,
-            on_done=lambda done: on_done(min(done * self._shard, sent)),
-            kept=kept,
-        )
-        for number, part in gathered:
-            parts[number] = part
-        found = [parts[number] for number in range(len(parts))]
-        while len(found) > 1:  # a tree, too: a long list is not copied for each of its parts
-            pairs = zip(found[::2], [*found[1::2], None], strict=False)
-            found = [one if other is None else merge(one, other) for one, other in pairs]
-        return found[0] if found else None
+        done = 0
+
+        def report(size: int) -> None:
+            nonlocal done
+            done += size
+            on_done(done)
+
+        def tasks() -> Iterator[_Task]:
+            for number, group in enumerate(self._shards(self._shards(samples), FAN_IN)):
+                if kept is None or number not in kept:
+                    yield from self._tasks_of(number, group)
+                    continue
+                if len(group) < FAN_IN:
+                    raise DataError(
+                        "there are fewer samples than in the run that is to go on; delete its "
+                        "folder, or name another one."
+                    )
+                parts[number] = kept.get(number)
+                report(sum(map(len, group)))
+
+        merges: deque[_Task] = deque()
+        for task, result in self._finish(tasks(), merges, merge):
+            group = task.group
+            if task.place is None:
+                parts[group.number] = result
+                if kept is not None and len(group.items) == FAN_IN:
+                    kept.put(group.number, result)
+                continue
+            if group.parts[task.place] is None:
+                report(group.sizes[task.place])
+            group.parts[task.place] = task.part
+            group.unfinished -= 1
+            if not group.unfinished:
+                merges.append(_Task(group, None))
+        merged = [parts[number] for number in range(len(parts))]
+        while len(merged) > 1:  # a tree, too: a long list is not copied for each of its parts
+            pairs = zip(merged[::2], [*merged[1::2], None], strict=False)
+            merged = [one if other is None else merge(one, other) for one, other in pairs]
+        return merged[0] if merged else None
 
     def close(self) -> None:
-        """Stop the workers."""
-        self._stop([*self._starting.values(), *self._idle])
-        self._starting, self._idle = {}, []
-        self._stop_running()
+        """Nothing is left behind: what runs ends with the results that it was asked for."""
 
-    def _shards(self, samples: Iterable[Any]) -> Iterator[Any]:
+    def _shards(self, samples: Iterable[Any], size: int | None = None) -> Iterator[list[Any]]:
         iterator = iter(samples)
-        while shard := list(islice(iterator, self._shard)):
+        while shard := list(islice(iterator, size or self._shard)):
             yield shard
 
-    def _gather(
-        self,
-        items: Iterable[Any],
-        merge: Callable[[Any, Any], Any] | None,
-        size: int,
-        *,
-        on_done: Callable[[int], None] = lambda done: None,
-        ahead: int | None = None,
-        kept: KeptParts | None = None,
-    ) -> Iterator[tuple[int, Any]]:
-        """Yield the merged results of groups of so many items, with their numbers, as they come.
+    def _tasks_of(self, number: int, items: Sequence[Any]) -> list[_Task]:
+        """Return a task for each item of a group."""
+        references = [self._ray.put(item) for item in items]
+        sizes = [len(item) for item in items]
+        group = _Group(number, references, sizes, [None] * len(items), len(items))
+        return [_Task(group, place) for place in range(len(items))]
 
-        No group is begun that is so many `ahead` of the first that is not there yet.
+    def _finish(
+        self,
+        tasks: Iterator[_Task | None],
+        first: deque[_Task] | None = None,
+        merge: Callable[[Any, Any], Any] | None = None,
+    ) -> Iterator[tuple[_Task, Any]]:
+        """Yield each task when it is done, with its result; those in `first` are begun at once.
+
+        With `merge`, results of items stay on the cluster. `tasks` yields None while there is
+        nothing to begin.
         """
+        queue = deque() if first is None else first
+        running: dict[Any, _Task] = {}
         try:
             with self._in_words():
-                yield from self._work(items, merge, size, on_done, ahead, kept)
+                while True:
+                    while len(running) < self._count:
+                        task = queue.popleft() if queue else next(tasks, None)
+                        if task is None:
+                            break
+                        self._check_start()
+                        running[self._submit(task, merge)] = task
+                    if not running:
+                        return
+                    ready, _ = self._ray.wait([*running], timeout=CHECK_SECONDS)
+                    if not ready:
+                        self._check_resources()
+                        continue
+                    task = running.pop(ready[0])
+                    try:
+                        result = self._get(ready[0])
+                    except self._lost:
+                        queue.extend(self._redo(task))
+                    else:
+                        yield task, result
         finally:
-            self._stop_running()
+            for reference in running:
+                with suppress(self._ray.exceptions.RayError, ConnectionError):
+                    self._ray.cancel(reference, force=True)
 
-    def _work(
-        self,
-        items: Iterable[Any],
-        merge: Callable[[Any, Any], Any] | None,
-        size: int,
-        on_done: Callable[[int], None],
-        ahead: int | None,
-        kept: KeptParts | None,
-    ) -> Iterator[tuple[int, Any]]:
-        rest = iter(items)
-        first = list(islice(rest, self._count))
-        if not first:
-            return
-        self._start_workers(len(first))
-        source = chain(first, rest)
-        group: _Group | None = None
-        groups = done = 0
-        open_groups: set[int] = set()
-        exhausted = False
-        # Without a CPU of its own: the workers may hold all there are.
-        combine = self._ray.remote(_merge_all).options(num_cpus=0)
-        began = time.monotonic()
-        while True:
-            while self._idle and (self._again or not exhausted):
-                if self._again:
-                    self._submit(*self._again.popleft())
-                    continue
-                if ahead is not None and open_groups and groups - min(open_groups) >= ahead:
-                    break
-                item = next(source, _END)
-                if item is _END:
-                    exhausted = True
-                    if group is not None and not group.closed:
-                        if group.number not in open_groups:
-                            raise DataError(
-                                "there are fewer samples than in the run that is to go on; delete "
-                                "its folder, or name another one."
-                            )
-                        group.closed = True
-                        self._finish(group, merge, combine)
-                    break
-                if group is None or group.closed:
-                    group = _Group(groups)
-                    groups += 1
-                    if kept is None or group.number not in kept:
-                        open_groups.add(group.number)
-                if group.number not in open_groups:  # a run before did this one
-                    group.parts[len(group.items)] = None
-                    group.items.append(None)
-                    group.closed = len(group.items) == size
-                    done += 1
-                    on_done(done)
-                    if group.closed:
-                        assert kept is not None
-                        yield group.number, kept.get(group.number)
-                    continue
-                group.items.append(self._ray.put(item))
-                group.closed = len(group.items) == size
-                self._submit(group, len(group.items) - 1)
-            if exhausted and not self._running and not self._merging and not self._again:
-                return
-            waiting = [*self._running, *self._merging, *self._starting]
-            ready, _ = self._ray.wait(waiting, num_returns=1, timeout=1.0)
-            if not ready:
-                self._check_started(began)
-                continue
-            reference = ready[0]
-            if reference in self._starting:
-                if self._greet(reference):
-                    began = time.monotonic()
-            elif reference in self._merging:
-                finished = self._merging.pop(reference)
-                try:
-                    result = self._get(reference)
-                except self._lost:
-                    finished.parts.clear()
-                    self._redo(finished, range(len(finished.items)), "a machine")
-                    continue
-                finished.items.clear()
-                open_groups.discard(finished.number)
-                if kept is not None and finished.closed and len(finished.counted) == size:
-                    kept.put(finished.number, result)
-                yield finished.number, result
-            else:
-                owner, position, worker, part = self._running.pop(reference)
-                try:
-                    self._get(reference)
-                except self._lost:
-                    self._stop([worker])
-                    self._start_worker()
-                    began = time.monotonic()
-                    self._redo(owner, [position], "a worker")
-                    continue
-                self._idle.append(worker)
-                done += position not in owner.counted
-                owner.counted.add(position)
-                owner.parts[position] = part
-                on_done(done)
-                self._finish(owner, merge, combine)
+    def _submit(self, task: _Task, merge: Callable[[Any, Any], Any] | None) -> Any:
+        """Send a task to the cluster, and return a reference to what tells that it is done."""
+        group = task.group
+        if task.place is None:
+            return self._combine.remote(merge, *group.parts)
+        call = self._key, self._make, self._shared, group.items[task.place]
+        if merge is None:
+            return self._run.options(**self._options).remote(*call)
+        done, task.part = self._run_part.options(num_returns=2, **self._options).remote(*call)
+        return done
 
-    def _start_workers(self, wanted: int) -> None:
-        """Start as many workers as there are items for, beside those that there are."""
-        for _ in range(wanted - len(self._idle) - len(self._starting)):
-            self._start_worker()
-
-    def _submit(self, group: _Group, position: int) -> None:
-        worker = self._idle.pop()
-        status, part = worker.run.options(num_returns=2).remote(group.items[position])
-        self._running[status] = group, position, worker, part
-
-    def _finish(self, group: _Group, merge: Any, combine: Any) -> None:
-        """Let a complete group be merged where its parts are."""
-        if not group.is_complete:
-            return
-        parts = [group.parts[position] for position in sorted(group.parts)]
-        merged = parts[0] if len(parts) == 1 else combine.remote(merge, *parts)
-        self._merging[merged] = group
-
-    def _redo(self, group: _Group, positions: Iterable[int], who: str) -> None:
+    def _redo(self, task: _Task) -> list[_Task]:
+        """Return what is to be done again, where a process died, or a machine with results."""
+        group = task.group
         group.deaths += 1
         if group.deaths >= MAX_DEATHS:
             raise ClusterError(
                 f"{group.deaths} workers died over the same samples (shard {group.number}); see "
                 "the cluster's logs: they may need more memory, or smaller shards."
             )
+        who = "a machine" if task.place is None else "a worker"
         warn_user(f"{who} of the cluster died; shard {group.number} is done again by another one.")
-        self._again.extend((group, position) for position in positions)
+        if task.place is not None:
+            return [task]
+        group.unfinished = len(group.items)
+        return [_Task(group, place) for place in range(len(group.items))]
 
-    def _start_worker(self) -> None:
-        worker = self._actor.remote(self._make, self._shared)
-        self._starting[worker.ready.remote()] = worker
-
-    def _greet(self, reference: Any) -> bool:
-        """Take a worker that has started; one that failed to is replaced, a few times."""
-        worker = self._starting.pop(reference)
+    def _check_start(self) -> None:
+        """See that processes of the cluster start, and find what they are to run."""
+        if self._has_started:
+            return
+        self._has_started = True
+        options = {**self._options, "max_retries": MAX_STARTS - 1}
+        answered = self._ray.remote(answer).options(**options).remote()
+        ready, _ = self._ray.wait([answered], timeout=START_SECONDS)
+        if not ready:
+            raise ClusterError(_NO_WORKER)
         try:
-            self._get(reference)
-        except self._lost as error:
-            self._failed_starts += 1
-            if self._failed_starts >= MAX_FAILED_STARTS:
-                raise ClusterError(
-                    f"the workers of the cluster do not start ({_reason(error, last=True)}); "
-                    "check that bitwright is installed on its machines, in the same version."
-                ) from error
-            self._start_worker()
-            return False
-        self._failed_starts = 0
-        self._idle.append(worker)
-        return True
-
-    def _check_started(self, began: float) -> None:
-        nobody = not self._idle and not self._running and not self._merging
-        if nobody and time.monotonic() - began > START_SECONDS:
+            self._get(answered)
+        except Exception as error:
             raise ClusterError(
-                "no worker of the cluster has started; check that it has a free CPU, and that "
-                "bitwright is installed on its machines."
-            )
+                f"the workers of the cluster do not start ({_reason(error, last=True)}); "
+                "check that bitwright is installed on its machines, in the same version."
+            ) from error
 
-    def _stop_running(self) -> None:
-        """Stop the workers whose results nobody waits for any more."""
-        self._stop([entry[2] for entry in self._running.values()])
-        self._running, self._merging = {}, {}
-        self._again.clear()
-
-    def _stop(self, workers: Iterable[Any]) -> None:
-        for worker in workers:
-            with suppress(self._ray.exceptions.RayError, ConnectionError):
-                self._ray.kill(worker)
+    def _check_resources(self) -> None:
+        """Refuse to wait for a cluster that has lost all of its CPUs."""
+        if self._ray.cluster_resources().get("CPU", 0) < 1:
+            raise ClusterError(_NO_WORKER)
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:
@@ -568,19 +517,7 @@ class ClusterWorkers(Closing):
             return self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
             cause = error.cause
-            if isinstance(cause, self._lost):
-                raise cause from None
             # What failed there fails here as it would in this process.
             if isinstance(cause, Exception):
                 raise cause from None
             raise ClusterError(f"a worker failed: {_reason(error, last=True)}.") from None
-
-
-_END = object()
-
-
-def _merge_all(merge: Callable[[Any, Any], Any], *parts: Any) -> Any:
-    merged = parts[0]
-    for part in parts[1:]:
-        merged = merge(merged, part)
-    return merged
