@@ -50,12 +50,18 @@ def parameters_of_ranges(
 
     What a Relu or Clip alone reads has the range of its output, and a Softmax gives [0, 1].
     """
-    ranges = _adjusted(_read_ranges(given), graph, recipe)
-    fixed = {
-        node.output[0]
-        for node in graph.node
-        if node.op_type == "Softmax" and _is_chosen(node, recipe)
-    }
+    ranges = _read_ranges(given)
+    readers = Counter(name for node in graph.node for name in node.input)
+    fixed = set()
+    for node in graph.node:
+        if not _is_chosen(node, recipe) or not node.input or node.output[0] not in ranges:
+            continue
+        source, result = node.input[0], node.output[0]
+        if node.op_type in ("Relu", "Clip") and readers[source] == 1 and source in ranges:
+            ranges[source] = ranges[result]
+        elif node.op_type == "Softmax":
+            ranges[result] = (0.0, 1.0)
+            fixed.add(result)
     return {
         name: _choose(name, *ends, graph, recipe, is_fixed=name in fixed)
         for name, ends in ranges.items()
@@ -74,21 +80,6 @@ def _read_ranges(given: Any) -> dict[str, tuple[Any, Any]]:
                 f"tensors_range maps {name!r} to (lowest, highest), not {value!r}."
             ) from error
         ranges[name] = (np.asarray(low), np.asarray(high))
-    return ranges
-
-
-def _adjusted(
-    ranges: dict[str, tuple[Any, Any]], graph: onnx.GraphProto, recipe: Recipe
-) -> dict[str, tuple[Any, Any]]:
-    readers = Counter(name for node in graph.node for name in node.input)
-    for node in graph.node:
-        if not _is_chosen(node, recipe) or not node.input or node.output[0] not in ranges:
-            continue
-        source, result = node.input[0], node.output[0]
-        if node.op_type in ("Relu", "Clip") and readers[source] == 1 and source in ranges:
-            ranges[source] = ranges[result]
-        elif node.op_type == "Softmax":
-            ranges[result] = (0.0, 1.0)
     return ranges
 
 

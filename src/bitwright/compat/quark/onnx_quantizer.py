@@ -37,6 +37,10 @@ __all__ = [
 Names = Sequence[str] | None
 
 
+_SELECTION = ("nodes_to_quantize", "nodes_to_exclude", "op_types_to_quantize")
+_AS_GIVEN = ("calibrate_method", "per_channel", "reduce_range", *_SELECTION)
+
+
 class VitisONNXQuantizer(TensorQuantizer):
     """Quantizes a model to integer operators from given ranges, with any calibration method.
 
@@ -70,46 +74,42 @@ class VitisONNXQuantizer(TensorQuantizer):
         quantized_tensor_type: Mapping[str, Any] | None = None,
         extra_options: Mapping[str, Any] | None = None,
     ) -> None:
-        types = {
+        self._start(locals())
+
+    def _start(self, given: Mapping[str, Any]) -> None:
+        """Take the arguments of a class of this kind."""
+        tensor_types = dict(given["quantized_tensor_type"] or {})
+        self.extra_options = dict(given["extra_options"] or {})
+        overrides = {
             name: [{"quant_type": as_type(kind, f"type of {name!r}")}]
-            for name, kind in (quantized_tensor_type or {}).items()
-        }
-        options = dict(extra_options or {})
-        if types:
-            options["TensorQuantOverrides"] = {**types, **options.get("TensorQuantOverrides", {})}
-        arguments = {
+            for name, kind in tensor_types.items()
+        } | self.extra_options.get("TensorQuantOverrides", {})
+        options = {**self.extra_options, "TensorQuantOverrides": overrides or None}
+        arguments = {name: given[name] for name in _AS_GIVEN} | {
             "quant_format": QuantFormat.QOperator,
-            "calibrate_method": calibrate_method,
-            "activation_type": as_type(activation_qType, "activation type"),
-            "weight_type": as_type(weight_qType, "weight type"),
-            "per_channel": per_channel,
-            "reduce_range": reduce_range,
-            "op_types_to_quantize": op_types_to_quantize,
-            "nodes_to_quantize": nodes_to_quantize,
-            "nodes_to_exclude": nodes_to_exclude,
+            "activation_type": as_type(given["activation_qType"], "activation type"),
+            "weight_type": as_type(given["weight_qType"], "weight type"),
             "optimize_model": False,
         }
-        super().__init__(model, mode, static, tensors_range, read_request(arguments, options))
+        model, ranges = given["model"], given["tensors_range"]
+        asked = read_request(arguments, options)
+        super().__init__(model, given["mode"], given["static"], ranges, asked)
         self._original = model
         self.mode, self.static = QuantizationMode.QLinearOps, True
         self.weight_qType = self.recipe.weight.onnx_type
         self.activation_qType = self.recipe.activation.onnx_type
         self.use_unsigned_relu = self.recipe.unsigned_relu
-        self.quantized_tensor_type = dict(quantized_tensor_type or {})
-        self.extra_options = dict(extra_options or {})
+        self.quantized_tensor_type = tensor_types
         # Its types are the runtime's: those of the vendor have members of their own above.
-        settings = {k: v for k, v in self.extra_options.items() if k != "TensorQuantOverrides"}
         self._inherited = BaseQuantizer(
             model,
-            per_channel,
-            reduce_range,
+            given["per_channel"],
+            given["reduce_range"],
             QuantType.QInt8,
             QuantType.QUInt8,
-            tensors_range,
-            nodes_to_quantize,
-            nodes_to_exclude,
-            op_types_to_quantize,
-            settings,
+            ranges,
+            *(given[name] for name in _SELECTION),
+            {k: v for k, v in self.extra_options.items() if k != "TensorQuantOverrides"},
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -163,18 +163,10 @@ class ONNXQuantizer(VitisONNXQuantizer):
         op_types_to_quantize: Names,
         extra_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(
-            model,
-            per_channel,
-            reduce_range,
-            mode,
-            static,
-            weight_qType,
-            activation_qType,
-            tensors_range,
-            nodes_to_quantize,
-            nodes_to_exclude,
-            op_types_to_quantize,
-            CalibrationMethod.MinMax,
-            extra_options=extra_options,
+        self._start(
+            {
+                **locals(),
+                "calibrate_method": CalibrationMethod.MinMax,
+                "quantized_tensor_type": None,
+            }
         )

@@ -62,6 +62,12 @@ class QuantizedValue:
         """The names of the integers, the zero point and the scale."""
         return self.q_name, self.zp_name, self.scale_name
 
+    @classmethod
+    def of(cls, name: str, parameters_of: str | None = None, **fields: Any) -> QuantizedValue:
+        """Return the value of a tensor; its parameters are called after it, or after another."""
+        owner = parameters_of or name
+        return cls(name, f"{name}_quantized", f"{owner}_scale", f"{owner}_zero_point", **fields)
+
 
 class TensorQuantizer:
     """Quantizes tensors of a model one by one, and remembers where each of them is."""
@@ -74,10 +80,8 @@ class TensorQuantizer:
         tensors_range: Any,
         asked: RecipeParts,
     ) -> None:
-        if (
-            as_member(QuantizationMode, mode, "quantization mode")
-            is not QuantizationMode.QLinearOps
-        ):
+        wanted = QuantizationMode.QLinearOps
+        if as_member(QuantizationMode, mode, "quantization mode") is not wanted:
             raise QuantizerError("mode is QuantizationMode.QLinearOps; see quantize_dynamic.")
         if not static:
             raise QuantizerError("static is True; see quantize_dynamic for the other kind.")
@@ -123,12 +127,8 @@ class TensorQuantizer:
         keep_float_weight: bool = False,
     ) -> tuple[str, str, str]:
         """Quantize a constant with one scale; return the names of integers, zero point, scale."""
-        known = self.find_quantized_value(weight.name)
-        if known is not None:
-            return known.names
-        return self._quantize_constant(
-            weight, as_type(qType, "weight type"), method, None, reduce_range, keep_float_weight
-        )
+        rounding = {"method": method, "reduced": reduce_range, "keep_float": keep_float_weight}
+        return self._quantize_constant(weight, as_type(qType, "weight type"), None, **rounding)
 
     def quantize_weight_per_channel(
         self,
@@ -140,9 +140,6 @@ class TensorQuantizer:
         keep_float_weight: bool = False,
     ) -> tuple[str, str, str]:
         """Quantize a constant with one scale a channel; return names as the above does."""
-        known = self.find_quantized_value(weight_name)
-        if known is not None:
-            return known.names
         weight = self._initializer(weight_name)
         if weight is None:
             raise QuantizerError(
@@ -153,27 +150,26 @@ class TensorQuantizer:
             raise QuantizerError(
                 f"{weight_name!r} of shape {list(weight.dims)} has no axis {axis}."
             )
+        rounding = {"method": method, "reduced": reduce_range, "keep_float": keep_float_weight}
         qtype = as_type(weight_qType, "weight type")
-        return self._quantize_constant(weight, qtype, method, axis, reduce_range, keep_float_weight)
+        return self._quantize_constant(weight, qtype, axis, **rounding)
 
     def _quantize_constant(
         self,
         weight: onnx.TensorProto,
         qtype: QType,
-        method: Any,
         axis: int | None,
+        *,
+        method: Any,
         reduced: bool,
         keep_float: bool,
     ) -> tuple[str, str, str]:
+        known = self.find_quantized_value(weight.name)
+        if known is not None:
+            return known.names
         array = numpy_helper.to_array(weight)
         scale, zero_point = self._weight_params(array, qtype, method, axis, reduced)
-        found = QuantizedValue(
-            weight.name,
-            f"{weight.name}_quantized",
-            f"{weight.name}_scale",
-            f"{weight.name}_zero_point",
-            axis=axis,
-        )
+        found = QuantizedValue.of(weight.name, axis=axis)
         stored = zero_point.astype(qtype.dtype)
         self._store(found, scale.astype(array.dtype), stored)
         if not keep_float:
@@ -215,24 +211,21 @@ class TensorQuantizer:
         """
         names: list[tuple[str, str, str]] = []
         nodes: list[onnx.NodeProto] = []
-        for index in indices:
-            name = node.input[index]
-            weight = self._initializer(name)
-            known = self.find_quantized_value(name)
-            qtype = self.recipe.weight
+        qtype = self.recipe.weight
+        for name in (node.input[index] for index in indices):
+            weight, known = self._initializer(name), self.find_quantized_value(name)
             if known is not None:
-                made = known.names
+                names.append(known.names)
             elif weight is None:
                 found, quantizer = self._quantize_activation(node, name)
-                made = found.names
+                names.append(found.names)
                 nodes.append(quantizer)
             elif self.recipe.per_channel and op_level_per_channel:
-                made = self.quantize_weight_per_channel(
-                    name, qtype, axis, reduce_range=reduce_range
+                names.append(
+                    self.quantize_weight_per_channel(name, qtype, axis, reduce_range=reduce_range)
                 )
             else:
-                made = self.quantize_initializer(weight, qtype, reduce_range=reduce_range)
-            names.append(made)
+                names.append(self.quantize_initializer(weight, qtype, reduce_range=reduce_range))
         if from_subgraph:
             # The body reads what stands before its node in the outer graph.
             self.model.graph.node.extend(nodes)
@@ -243,13 +236,7 @@ class TensorQuantizer:
         self, node: onnx.NodeProto, name: str
     ) -> tuple[QuantizedValue, onnx.NodeProto]:
         params = self.known_params(name, f"input {name!r} of node {node.name!r}")
-        found = QuantizedValue(
-            name,
-            f"{name}_quantized",
-            f"{name}_scale",
-            f"{name}_zero_point",
-            QuantizedValueType.Input,
-        )
+        found = QuantizedValue.of(name, value_type=QuantizedValueType.Input)
         self._store(found, params.scale, params.zero_point)
         inputs = [name, found.scale_name, found.zp_name]
         return found, helper.make_node(
@@ -285,13 +272,8 @@ class TensorQuantizer:
             used = self.known_params(input_name, f"input {input_name!r}").scale
         of_weight, _ = self.find_quant_scale_zp(weight_name)
         scale = np.asarray(np.asarray(used, np.float64) * np.asarray(of_weight, np.float64) * beta)
-        found = QuantizedValue(
-            bias_name,
-            f"{bias_name}_quantized",
-            f"{bias_name}_quantized_scale",
-            f"{bias_name}_quantized_zero_point",
-            axis=0 if scale.ndim else None,
-        )
+        axis = 0 if scale.ndim else None
+        found = QuantizedValue.of(bias_name, f"{bias_name}_quantized", axis=axis)
         array = numpy_helper.to_array(bias)
         stored = scale.astype(array.dtype)
         self._add(found.q_name, quantize(array, stored, 0, INT32, axis=found.axis))
