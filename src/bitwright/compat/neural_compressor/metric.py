@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +14,8 @@ from bitwright.compat.neural_compressor.inputs import feed_of
 from bitwright.errors import DataError, RecipeError, did_you_mean
 
 __all__ = ["Metric", "evaluation_of"]
+
+Array = npt.NDArray[Any]
 
 
 class Metric:
@@ -91,82 +94,63 @@ def _built_in(name: str, options: Mapping[str, Any]) -> _Measure:
             f"the metric {name!r} has no form here; give an eval_func, or an object with reset, "
             f"update and result.{did_you_mean(name, _BUILT_IN)}"
         )
-    return _BUILT_IN[name](**options)
+    each, known = _BUILT_IN[name], ("k",) if name == "topk" else ()
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        raise RecipeError(f"this metric has no option {unknown[0]!r}; leave it out.")
+    return _Mean(partial(each, **options), np.sqrt if name == "RMSE" else float)
 
 
 class _Mean:
     """The mean of a number for each sample."""
 
-    def __init__(self, **options: Any) -> None:
-        if options:
-            raise RecipeError(f"this metric has no option {next(iter(options))!r}; leave it out.")
+    def __init__(self, each: Callable[..., Array], of_mean: Callable[[float], float]) -> None:
+        self._each, self._of_mean = each, of_mean
         self.reset()
 
     def reset(self) -> None:
         self._sum, self._count = 0.0, 0
 
     def update(self, preds: Any, labels: Any) -> None:
-        each = self.each(_array(preds), _array(labels))
+        each = self._each(_array(preds), _array(labels))
         self._sum, self._count = self._sum + float(each.sum()), self._count + each.size
 
     def result(self) -> float:
-        return self._sum / max(self._count, 1)
-
-    def each(self, outputs: Any, labels: Any) -> npt.NDArray[Any]:
-        raise NotImplementedError
+        return float(self._of_mean(self._sum / max(self._count, 1)))
 
 
-class _TopK(_Mean):
-    def __init__(self, k: int = 1) -> None:
-        super().__init__()
-        self._k = k
-
-    def each(self, outputs: Any, labels: Any) -> npt.NDArray[Any]:
-        scores = outputs.reshape(-1, outputs.shape[-1])
-        wanted = labels.reshape(len(scores), -1)
-        # Labels may be one-hot.
-        classes = wanted.argmax(axis=1) if wanted.shape[1] > 1 else wanted[:, 0]
-        found: npt.NDArray[Any] = (scores.argsort()[:, -self._k :] == classes[:, None]).any(axis=1)
-        return found
-
-
-class _Accuracy(_TopK):
-    def each(self, outputs: Any, labels: Any) -> npt.NDArray[Any]:
-        if outputs.shape == labels.shape:  # classes, and no scores of them
-            same: npt.NDArray[Any] = outputs == labels
-            return same
-        return super().each(outputs, labels)
-
-
-class _SquaredError(_Mean):
-    def each(self, outputs: Any, labels: Any) -> npt.NDArray[Any]:
-        difference = outputs.astype(np.float64).reshape(-1) - labels.reshape(-1)
-        squares: npt.NDArray[Any] = np.square(difference)
-        return squares
-
-
-class _AbsoluteError(_Mean):
-    def each(self, outputs: Any, labels: Any) -> npt.NDArray[Any]:
-        sizes: npt.NDArray[Any] = np.abs(
-            outputs.astype(np.float64).reshape(-1) - labels.reshape(-1)
-        )
-        return sizes
-
-
-class _RootOfSquaredError(_SquaredError):
-    def result(self) -> float:
-        return float(np.sqrt(super().result()))
-
-
-def _array(values: Any) -> npt.NDArray[Any]:
+def _array(values: Any) -> Array:
     """Return the one array of a list, or the values as one."""
     return np.asarray(values[0] if isinstance(values, list) and len(values) == 1 else values)
 
 
-_BUILT_IN: dict[str, Callable[..., _Measure]] = {
-    "topk": _TopK,
-    "Accuracy": _Accuracy,
-    "MSE": _SquaredError,
-    "MAE": _AbsoluteError,
-    "RMSE": _RootOfSquaredError,
+def _is_among_top(outputs: Array, labels: Array, k: int = 1) -> Array:
+    scores = outputs.reshape(-1, outputs.shape[-1])
+    wanted = labels.reshape(len(scores), -1)
+    # Labels may be one-hot.
+    classes = wanted.argmax(axis=1) if wanted.shape[1] > 1 else wanted[:, 0]
+    return np.asarray((scores.argsort()[:, -k:] == classes[:, None]).any(axis=1))
+
+
+def _is_right(outputs: Array, labels: Array) -> Array:
+    if outputs.shape == labels.shape:  # classes, and no scores of them
+        return np.asarray(outputs == labels)
+    return _is_among_top(outputs, labels)
+
+
+def _error(outputs: Array, labels: Array) -> Array:
+    return np.asarray(np.abs(outputs.astype(np.float64).reshape(-1) - labels.reshape(-1)))
+
+
+def _squared_error(outputs: Array, labels: Array) -> Array:
+    return np.square(_error(outputs, labels))
+
+
+_BUILT_IN: dict[str, Callable[..., Array]] = {
+    "topk": _is_among_top,
+    "Accuracy": _is_right,
+    "MSE": _squared_error,
+    "MAE": _error,
+    "RMSE": _squared_error,
 }
+"""The name of a metric -> its number for each sample, of outputs and labels."""

@@ -1,4 +1,4 @@
-"""`recipes`: switches of `fit`, one function for each kind of them."""
+"""`recipes`: switches of `fit`, in a table for each kind of them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from bitwright.support.notices import warn_user
 
 __all__ = ["apply_switches"]
 
-_CHANGE = Callable[[Recipe, ir.Model, Mapping[str, Any]], Recipe]
 _ARGUMENTS = ("rtn_args", "awq_args", "gptq_args")
 """Options of weight-only algorithms, which say nothing of static models."""
-_OF_SMOOTHING = ("alpha", "folding")
 _LAYERS = ("Conv", "MatMul", "Attention")
 
 
@@ -30,23 +28,34 @@ def apply_switches(recipe: Recipe, model: ir.Model, given: Any) -> Recipe:
     >>> apply_switches(Recipe(), model, {"last_conv_or_matmul_quantization": False}).select.exclude
     ('re:deep_b_conv',)
     """
-    known = (*_SWITCHES, *_NOT_HERE, "smooth_quant_args", *_ARGUMENTS)
+    known = (*_CHANGES, *_LEFT_OUT, *_PLACED, *_NOT_HERE, "smooth_quant_args", *_ARGUMENTS)
     switches = ignore_unknown(read_mapping("recipes", given, "switches"), known, " in recipes")
+    asked = {name: value for name, value in switches.items() if value is not None}
     for name, (usual, why) in _NOT_HERE.items():
-        if switches.get(name) not in (None, usual):
+        if asked.get(name, usual) != usual:
             warn_user(f"{name} of recipes is ignored: {why}.")
-    for name, change in _SWITCHES.items():
-        if switches.get(name) is not None:
-            recipe = change(recipe, model, switches)
+    for name, change in _CHANGES.items():
+        if name in asked:
+            recipe = recipe.replace(**change(asked))
+    for name, nodes in _LEFT_OUT.items():
+        if name in asked and not read_switch(name, asked[name]):
+            exclude = (*recipe.select.exclude, *as_pattern(nodes(model)))
+            recipe = recipe.replace(select={"exclude": exclude})
+    for name, (field, read) in _PLACED.items():
+        value = read(name, asked[name]) if name in asked else None
+        if value and recipe.output_format.integer_ops:
+            warn_user(f"{name} of recipes is ignored: operators in integers have no pairs.")
+        elif name in asked:
+            recipe = recipe.replace(place={field: value})
     return recipe
 
 
-def _smooth(recipe: Recipe, model: ir.Model, given: Mapping[str, Any]) -> Recipe:
+def _smooth(given: Mapping[str, Any]) -> dict[str, Any]:
     if not read_switch("smooth_quant", given["smooth_quant"]):
-        return recipe
+        return {}
     arguments = read_mapping("smooth_quant_args", given.get("smooth_quant_args"), "arguments")
     for name in arguments:
-        if name not in _OF_SMOOTHING:
+        if name not in ("alpha", "folding"):
             warn_user(
                 f"{name} of smooth_quant_args is ignored: SmoothQuant has no such option here."
             )
@@ -59,59 +68,26 @@ def _smooth(recipe: Recipe, model: ir.Model, given: Mapping[str, Any]) -> Recipe
             )
         alpha = alpha[0] if len(alpha) == 1 else "auto"
     folding = read_switch("folding", arguments.get("folding", True))
-    return recipe.replace(smooth=SmoothQuant(alpha=alpha, folding=folding))
+    return {"smooth": SmoothQuant(alpha=alpha, folding=folding)}
 
 
-def _correct_biases(recipe: Recipe, model: ir.Model, given: Mapping[str, Any]) -> Recipe:
+def _correct_biases(given: Mapping[str, Any]) -> dict[str, Any]:
     on = read_switch("fast_bias_correction", given["fast_bias_correction"])
-    return recipe.replace(bias_correction="fast") if on else recipe
+    return {"bias_correction": "fast"} if on else {}
 
 
-def _optimize(recipe: Recipe, model: ir.Model, given: Mapping[str, Any]) -> Recipe:
+def _optimize(given: Mapping[str, Any]) -> dict[str, Any]:
     level = given["graph_optimization_level"]
     if level in ("ENABLE_EXTENDED", "ENABLE_ALL"):
         warn_user(
             f"graph_optimization_level {level!r} of recipes is ignored: the runtime fuses "
             "operators when it opens the result."
         )
-    return recipe.replace(optimize=level != "DISABLE_ALL")
-
-
-def _placed(option: str, field: str, read: Read = read_switch) -> _CHANGE:
-    """Return what sets a field about pairs, which integer operators do without."""
-
-    def change(recipe: Recipe, model: ir.Model, given: Mapping[str, Any]) -> Recipe:
-        value = read(option, given[option])
-        if value and recipe.output_format.integer_ops:
-            warn_user(f"{option} of recipes is ignored: operators in integers have no pairs.")
-            return recipe
-        return recipe.replace(place={field: value})
-
-    return change
-
-
-def _without(option: str, nodes: Callable[[ir.Model], Iterable[str]]) -> _CHANGE:
-    """Return what leaves nodes out where a switch is off."""
-
-    def change(recipe: Recipe, model: ir.Model, given: Mapping[str, Any]) -> Recipe:
-        if read_switch(option, given[option]):
-            return recipe
-        names = as_pattern(nodes(model))
-        return recipe.replace(select={"exclude": (*recipe.select.exclude, *names)})
-
-    return change
+    return {"optimize": level != "DISABLE_ALL"}
 
 
 def _layers(model: ir.Model) -> list[ir.Node]:
     return [node for node in model.graph if node.op_type in _LAYERS]
-
-
-def _first(model: ir.Model) -> list[str]:
-    return [node.name or "" for node in _layers(model)[:1]]
-
-
-def _last(model: ir.Model) -> list[str]:
-    return [node.name or "" for node in _layers(model)[-1:]]
 
 
 def _around(model: ir.Model) -> list[str]:
@@ -138,19 +114,24 @@ def _upstream(nodes: Iterable[ir.Node], until: ir.Node) -> set[ir.Node]:
     return found
 
 
-_SWITCHES: dict[str, _CHANGE] = {
+_CHANGES: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "smooth_quant": _smooth,
     "fast_bias_correction": _correct_biases,
     "graph_optimization_level": _optimize,
-    "first_conv_or_matmul_quantization": _without("first_conv_or_matmul_quantization", _first),
-    "last_conv_or_matmul_quantization": _without("last_conv_or_matmul_quantization", _last),
-    "pre_post_process_quantization": _without("pre_post_process_quantization", _around),
-    "add_qdq_pair_to_weight": _placed("add_qdq_pair_to_weight", "weight_pairs"),
-    "dedicated_qdq_pair": _placed("dedicated_qdq_pair", "dedicated_pairs"),
-    "optypes_to_exclude_output_quant": _placed(
-        "optypes_to_exclude_output_quant", "unquantized_outputs", read_op_types
-    ),
 }
+"""Switches that change fields of a recipe, and how."""
+_LEFT_OUT: dict[str, Callable[[ir.Model], Iterable[str]]] = {
+    "first_conv_or_matmul_quantization": lambda model: [n.name or "" for n in _layers(model)[:1]],
+    "last_conv_or_matmul_quantization": lambda model: [n.name or "" for n in _layers(model)[-1:]],
+    "pre_post_process_quantization": _around,
+}
+"""Switches that leave nodes out where they are off, and which ones."""
+_PLACED: dict[str, tuple[str, Read]] = {
+    "add_qdq_pair_to_weight": ("weight_pairs", read_switch),
+    "dedicated_qdq_pair": ("dedicated_pairs", read_switch),
+    "optypes_to_exclude_output_quant": ("unquantized_outputs", read_op_types),
+}
+"""Switches about pairs, which integer operators do without: a field, and how its value is read."""
 # What does nothing here, the value with which it asks for nothing, and why.
 _NOT_HERE: dict[str, tuple[Any, str]] = {
     "weight_correction": (False, "fast_bias_correction makes up for what rounding adds"),

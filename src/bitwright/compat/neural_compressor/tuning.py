@@ -1,30 +1,13 @@
 """Neural Compressor's tuning for ONNX models: `fit` of 2.x and `autotune` of 3.x, in one place."""
 
-from __future__ import annotations
+# ruff: noqa: F403 - the names of the modules that it stands for
+from bitwright.compat.neural_compressor import config
+from bitwright.compat.neural_compressor.config import *
+from bitwright.compat.neural_compressor.quantization import config as weight_configs
+from bitwright.compat.neural_compressor.quantization import tuning
+from bitwright.compat.neural_compressor.quantization.config import *
+from bitwright.compat.neural_compressor.quantization.fitting import fit as fit
+from bitwright.compat.neural_compressor.quantization.tuning import *
 
-from bitwright.compat.neural_compressor.config import (
-    AccuracyCriterion,
-    PostTrainingQuantConfig,
-    TuningCriterion,
-)
-from bitwright.compat.neural_compressor.quantization.config import (
-    AWQConfig,
-    GPTQConfig,
-    RTNConfig,
-    get_woq_tuning_config,
-)
-from bitwright.compat.neural_compressor.quantization.fitting import fit
-from bitwright.compat.neural_compressor.quantization.tuning import TuningConfig, autotune
-
-__all__ = [
-    "AWQConfig",
-    "AccuracyCriterion",
-    "GPTQConfig",
-    "PostTrainingQuantConfig",
-    "RTNConfig",
-    "TuningConfig",
-    "TuningCriterion",
-    "autotune",
-    "fit",
-    "get_woq_tuning_config",
-]
+__all__ = ["fit"]
+__all__ += [*config.__all__, *weight_configs.__all__, *tuning.__all__]

@@ -108,8 +108,12 @@ class VitisONNXQuantizer(TensorQuantizer):
             QuantType.QInt8,
             QuantType.QUInt8,
             ranges,
-            *(given[name] for name in _SELECTION),
-            {k: v for k, v in self.extra_options.items() if k != "TensorQuantOverrides"},
+            **{name: given[name] for name in _SELECTION},
+            extra_options={
+                name: value
+                for name, value in self.extra_options.items()
+                if name != "TensorQuantOverrides"
+            },
         )
 
     def __getattr__(self, name: str) -> Any:

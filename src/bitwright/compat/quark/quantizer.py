@@ -41,7 +41,7 @@ from bitwright.compat.vai_q_onnx.enums import (
     read_format,
     read_type,
 )
-from bitwright.compat.vai_q_onnx.options import read_subgraphs
+from bitwright.compat.vai_q_onnx.options import read_request
 from bitwright.data import Sample, open_data
 from bitwright.errors import DataError, RecipeError, did_you_mean
 from bitwright.graph import load_model
@@ -64,6 +64,16 @@ _POWER_OF_TWO = {
     CalibMethod.MinMax: PowerOfTwoMethod.NonOverflow,
     CalibMethod.MinMSE: PowerOfTwoMethod.MinMSE,
 }
+_DYNAMIC = (
+    "per_channel",
+    "reduce_range",
+    "optimize_model",
+    "op_types_to_quantize",
+    "nodes_to_quantize",
+    "nodes_to_exclude",
+    "subgraphs_to_exclude",
+)
+"""The arguments that have a meaning in a dynamic model, beside the weight's type."""
 _LEARNING = AdaRoundConfig | AdaQuantConfig
 _BIAS = {INT32: {"Int32Bias": True}, INT16: {"Int16Bias": True}, INT8: {}}
 
@@ -301,22 +311,14 @@ def _quantize_dynamic(
             f"option {next(iter(config.extra_options))!r} has no effect in a dynamic model; "
             "leave it out."
         )
+    parts = read_request({name: getattr(config, name) for name in _DYNAMIC}, None)
+    weight = read_type(config.weight_type, "weight type")
+    select = Selection(**parts.select)
     result = quantize(
         model,
         output,
         recipe=Recipe(
-            name="quark-dynamic",
-            mode="dynamic",
-            weight=read_type(config.weight_type, "weight type"),
-            per_channel=config.per_channel,
-            reduce_range=config.reduce_range,
-            optimize=config.optimize_model,
-            select=Selection(
-                op_types=tuple(config.op_types_to_quantize) or None,
-                nodes=tuple(config.nodes_to_quantize) or None,
-                exclude=tuple(config.nodes_to_exclude),
-                exclude_between=read_subgraphs("subgraphs_to_exclude", config.subgraphs_to_exclude),
-            ),
+            name="quark-dynamic", mode="dynamic", weight=weight, select=select, **parts.recipe
         ),
         external_data=True if config.use_external_data_format else None,
         providers=config.execution_providers,

@@ -5,6 +5,7 @@ The functions pass gradients on as they come; the modules stop them outside of t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from bitwright.errors import MissingPackageError
@@ -35,15 +36,9 @@ __all__ = [
 # mypy: disable-error-code="misc"
 
 
-class INTQuantFunction(torch.autograd.Function):
-    """Quantize as QuantizeLinear does, to whole floats; the gradient passes straight through.
+def _rounding(compute: Callable[..., torch.Tensor]) -> Any:
+    """Return the forward step of a Function; it is given what rounds: a function or a Function."""
 
-    >>> one, zero = torch.tensor(1.0), torch.tensor(0)
-    >>> INTQuantFunction.apply(torch.tensor([2.5]), one, zero, -128, 127, RoundHalfToEven)
-    tensor([2.])
-    """
-
-    @staticmethod
     def forward(
         ctx: Any,
         tensor: torch.Tensor,
@@ -53,13 +48,24 @@ class INTQuantFunction(torch.autograd.Function):
         max_q: torch.Tensor,
         round_func: Any,
     ) -> torch.Tensor:
-        """Return the integers."""
-        return core.quantize(tensor, scale, zero_point, min_q, max_q, _callable(round_func))
+        rounded = getattr(round_func, "apply", round_func)
+        return compute(tensor, scale, zero_point, min_q, max_q, rounded)
+
+    return staticmethod(forward)
+
+
+class INTQuantFunction(torch.autograd.Function):
+    """Quantize as QuantizeLinear does, to whole floats; the gradient passes straight through.
+
+    >>> one, zero = torch.tensor(1.0), torch.tensor(0)
+    >>> INTQuantFunction.apply(torch.tensor([2.5]), one, zero, -128, 127, RoundHalfToEven)
+    tensor([2.])
+    """
+
+    forward = _rounding(core.quantize)
 
     @staticmethod
-    def backward(
-        ctx: Any, grad_output: torch.Tensor
-    ) -> tuple[torch.Tensor, None, None, None, None, None]:
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Pass the gradient on."""
         return grad_output, None, None, None, None, None
 
@@ -94,18 +100,7 @@ class INTQuantDequantFunction(INTQuantFunction):
     tensor([0.5000])
     """
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        tensor: torch.Tensor,
-        scale: torch.Tensor,
-        zero_point: torch.Tensor,
-        min_q: torch.Tensor,
-        max_q: torch.Tensor,
-        round_func: Any,
-    ) -> torch.Tensor:
-        """Return the tensor as it reads behind the pair."""
-        return core.fake_quantize(tensor, scale, zero_point, min_q, max_q, _callable(round_func))
+    forward = _rounding(core.fake_quantize)
 
 
 class INTQuantizer(torch.nn.Module):
@@ -257,8 +252,3 @@ class FPQuantizer(INTQuantizer):
         """Return the tensor as it reads once stored in its type."""
         values = self.quantize(tensor)
         return core.dequantize(values, self.scale, self.zero_point, tensor.dtype)
-
-
-def _callable(round_func: Any) -> Any:
-    """Take a Function for what applies it."""
-    return getattr(round_func, "apply", round_func)
