@@ -29,18 +29,14 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path("src", "bitwright")
 ROOMS = ("decide", "emit", "numerics", "jobs")
-# Tests in which most of a room's code has a part, and whole jobs: after those of the file itself.
+# Tests in which most of a room's code has a part, after those of the file itself.
 WIDE = {
-    "decide": ("decide/**/test_*.py", "emit/test_q*.py", "peers/test_*.py", "jobs/test_*.py"),
-    "emit": ("emit/**/test_*.py", "peers/test_*.py", "jobs/test_*.py"),
-    "numerics": (
-        "numerics/test_*.py",
-        "rounding/test_*.py",
-        "decide/*s/test_*.py",
-        "emit/test_*.py",
-    ),
-    "jobs": ("jobs/**/test_*.py", "cli/test_*.py"),
+    "decide": ("decide/**/test_*.py", "emit/test_q*.py", "peers/test_*_parity.py"),
+    "emit": ("emit/**/test_*.py", "peers/test_*_parity.py"),
+    "numerics": ("numerics/test_*.py", "rounding/test_*.py", "decide/*s/test_*.py"),
+    "jobs": ("jobs/test_*.py", "jobs/weight_only/test_*.py"),
 }
+WHOLE_JOBS = tuple(f"jobs/test_{name}.py" for name in ("static", "modes", "peer_mistakes", "qat"))
 COPIED = (
     *("src", "tests", "scripts", "docs", "examples", "fuzz", "zoo", "benchmarks"),
     *("pyproject.toml", "conftest.py", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"),
@@ -206,7 +202,7 @@ def tests_of(path: Path) -> list[str]:
     room = inside.parts[0]
     wide = [
         path.relative_to(ROOT)
-        for pattern in WIDE.get(room, (f"{room}/**/test_*.py",))
+        for pattern in (*WIDE.get(room, (f"{room}/**/test_*.py",)), *WHOLE_JOBS)
         for path in sorted((ROOT / "tests").glob(pattern))
     ]
     wanted = [own] if (ROOT / own).is_file() else []

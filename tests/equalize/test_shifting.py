@@ -201,6 +201,7 @@ def quantized(model, samples, **smooth):
 
 
 @pytest.mark.parametrize("post_norm", [False, True], ids=["ViT", "BERT"])
+@pytest.mark.sampled(1)
 def test_the_error_of_one_sided_outliers_falls_further_than_factors_take_it(post_norm, tmp_path):
     model = make_encoder(post_norm=post_norm)
     samples = make_samples(model, 96)

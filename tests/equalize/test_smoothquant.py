@@ -268,6 +268,7 @@ def test_alpha_lies_between_0_and_1(alpha):
 @pytest.mark.parametrize("size", [1.0, 8.0, 60.0])
 @pytest.mark.parametrize("per_channel", [True, False])
 @pytest.mark.parametrize("one_sided", [False, True])
+@pytest.mark.sampled(4)
 def test_the_alpha_of_a_layer_is_nearly_the_best_of_all(size, per_channel, one_sided):
     """Against a search over the real error of the rounded product."""
     rng = np.random.default_rng(int(size))

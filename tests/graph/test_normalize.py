@@ -184,6 +184,7 @@ def test_an_already_quantized_model_is_refused(builders, op, domain):
     refuse_unsupported(model, allow_quantized=True)
 
 
+@pytest.mark.slow
 def test_real_models_run_the_same_after_normalizing(ocr_model):
     path, shape = ocr_model
     x = np.random.default_rng(0).random(shape, np.float32)

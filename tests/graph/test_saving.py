@@ -301,6 +301,7 @@ def test_data_files_outside_the_folder_of_the_output_stay(builders, tmp_path, wa
 
 
 @linux_only
+@pytest.mark.slow
 def test_a_lazy_model_is_streamed_in_constant_memory(builders, tmp_path):
     size = 32 << 20
     proto = builders.build([], [], [], {})

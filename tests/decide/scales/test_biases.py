@@ -64,3 +64,47 @@ def test_a_weight_of_another_type_is_widened_for_its_bias_too():
     stored = constants_of(made.to_proto())
     bias = stored["b_quantized"] * stored["b_quantized_scale"].astype(np.float64)
     np.testing.assert_allclose(bias, constants["b"], rtol=1e-4)
+
+
+# Float biases, which the runtime stores in int32 whether they fit or not ---------------------
+
+PRODUCTS = {
+    "Gemm": [node("Gemm", ["x", "w", "b"], ["y"], name="op")],
+    "MatMul": [
+        node("MatMul", ["x", "w"], ["m"], name="op"),
+        node("Add", ["m", "b"], ["y"], name="add"),
+    ],
+}
+
+
+def widened(op, *, bias=100, size=(4,), **fields):
+    """Return whether the scale of a tiny weight was enlarged for a large bias that stays float."""
+    constants = {"w": weight(8, 4) * 1e-6, "b": np.full(size, bias, np.float32)}
+    model = build(PRODUCTS[op], {"x": [1, 8]}, {"y": [1, 4]}, constants, opset=21, ir_version=10)
+    recipe = bitwright.Recipe(quantize_bias=False, **fields)
+    plan = bitwright.make_plan(model, data=make_samples(model), recipe=recipe, progress=False)
+    return "widened for the bias" in plan.tensors["w"].method
+
+
+@pytest.mark.parametrize("op", PRODUCTS)
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_a_weight_is_widened_for_a_float_bias_that_int32_cannot_hold(op, per_channel):
+    fields = {"per_channel": per_channel, "select": {"op_types": ["Gemm", "MatMul"]}}
+    assert widened(op, **fields)
+    assert not widened(op, bias=1e-3, **fields)
+
+
+@pytest.mark.parametrize(
+    ("op", "fields"),
+    [
+        ("Gemm", {"block_size": 4}),  # no integer kernel has blocks
+        ("Gemm", {"place": {"adjust_for_bias": False}}),
+        ("Gemm", {"activation": "bfloat16", "format": "extended"}),  # not a product of integers
+        ("Gemm", {"overrides": {"w": {"scale": 1e-8, "zero_point": 0}}}),
+        ("MatMul", {"size": ()}),  # one number is no vector that the runtime would store
+    ],
+)
+def test_a_weight_is_left_where_the_runtime_adds_the_bias_in_float_or_its_scale_is_given(
+    op, fields
+):
+    assert not widened(op, **{"select": {"op_types": ["Gemm", "MatMul"]}, **fields})

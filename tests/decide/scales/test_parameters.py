@@ -54,6 +54,25 @@ def test_a_power_of_two_scale_of_a_softmax_leaves_out_the_last_level(qtype, symm
     assert plan.tensors["y"].scale == scale
 
 
+@pytest.mark.parametrize(
+    ("fields", "zero_points"),
+    [
+        ({"per_channel": True}, {128}),  # few kernels take a zero point for each channel
+        ({"per_channel": True, "overrides": {"w": Override(symmetric=False)}}, None),
+        ({"per_channel": False}, None),
+        ({"per_channel": False, "weight_symmetric": True}, {128}),
+        ({"per_channel": True, "weight": INT8}, {0}),
+    ],
+)
+def test_channels_of_a_weight_are_symmetric_unless_an_override_says_otherwise(fields, zero_points):
+    product = [node("MatMul", ["x", "w"], ["y"], name="product")]
+    constant = np.abs(normal(8, 4, seed=1)) + 0.5
+    model = build(product, {"x": [4, 8]}, {"y": [4, 4]}, {"w": constant})
+    recipe = Recipe(**{"weight": UINT8, **fields})
+    found = np.unique(quantized(model, recipe, samples(4, 8)).plan.tensors["w"].zero_point)
+    assert set(found.tolist()) == ({0} if zero_points is None else zero_points)
+
+
 # Biases ---------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from support.models import make_cnn, make_samples, run
 
 import bitwright
+from bitwright.decide.scales.unsigned import shift_to_unsigned
 from bitwright.errors import ModelError
 from bitwright.jobs import output
 from bitwright.numerics.types import INT8, UINT8
@@ -43,3 +44,8 @@ def test_a_refused_int8_model_is_written_in_uint8_with_the_same_values(monkeypat
         np.testing.assert_allclose(
             run(shifted.to_proto(), sample), run(plain.to_proto(), sample), atol=1e-5
         )
+
+
+def test_a_plan_without_int8_activations_has_nothing_to_shift():
+    plan = bitwright.make_plan(make_cnn(), data=make_samples(make_cnn()), recipe=Recipe())
+    assert shift_to_unsigned(plan) is None

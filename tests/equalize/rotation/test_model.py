@@ -45,6 +45,7 @@ def distance(expected, found):
 
 @pytest.mark.parametrize("extras", [{}, {"biases": True, "scaled": True, "positions": True}])
 @pytest.mark.parametrize("norm", ["rms", "simplified", "skip", "pieces", "layer"])
+@pytest.mark.sampled(5)
 def test_a_rotated_model_computes_the_same(norm, extras):
     model = make_llama(norm=norm, **extras)
     changed, result = rotated(model)
