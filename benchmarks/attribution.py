@@ -16,12 +16,12 @@ import numpy as np
 from measure import print_table
 from tune import MODELS
 
+from bitwright import load_recipe
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.improve.effort import plan_with_effort
 from bitwright.jobs.opening import open_model
 from bitwright.jobs.output import Planned, open_quantized
 from bitwright.jobs.tuning.units import attribute_nodes, open_unit_variants
-from bitwright.recipe import load_recipe
 
 TOP, COVERED = 16, 0.95
 

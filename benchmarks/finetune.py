@@ -127,9 +127,8 @@ class Case:
     """A model on disk with its samples, and what it computes for those that nobody learns from."""
 
     def __init__(self, name: str, folder: Path, samples: int, unseen: int = UNSEEN) -> None:
-        from bitwright import graph
+        from bitwright import graph, load_recipe
         from bitwright.jobs.opening import open_model
-        from bitwright.recipe import load_recipe
         from bitwright.run import upgrade_opset
 
         subject = SUBJECTS[name]

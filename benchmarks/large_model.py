@@ -133,7 +133,7 @@ def write_model(path: Path, size: int, width: int) -> int:
 def work(model: str, recipe: str, samples: str, length: str) -> None:
     """Quantize, and print time and memory as JSON; then check what was written."""
     import bitwright
-    from bitwright.recipe import load_recipe
+    from bitwright import load_recipe
 
     rng = np.random.default_rng(1)
     ids = [{"ids": rng.integers(0, VOCABULARY, (1, int(length)))} for _ in range(int(samples))]

@@ -20,6 +20,7 @@ GROUPS = {
     "demo": "Verbs",
     "jobs": "Results",
     "assess": "Results",
+    "verification": "Results",
     "data": "Data",
     "recipe": "Recipes",
     "targets": "Recipes",

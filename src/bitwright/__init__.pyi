@@ -8,6 +8,7 @@ from .api import compare as compare
 from .api import find_sensitivity as find_sensitivity
 from .api import import_qat as import_qat
 from .api import inspect as inspect
+from .api import load_recipe as load_recipe
 from .api import make_plan as make_plan
 from .api import preprocess as preprocess
 from .api import quantize as quantize
@@ -92,7 +93,6 @@ from .recipe import Simulation as Simulation
 from .recipe import SmoothQuant as SmoothQuant
 from .recipe import WeightOnly as WeightOnly
 from .recipe import WeightOverride as WeightOverride
-from .recipe import load_recipe as load_recipe
 from .support.input_limits import input_limits as input_limits
 from .verification.findings import Finding as Finding
 from .verification.findings import Verification as Verification

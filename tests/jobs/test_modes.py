@@ -6,11 +6,12 @@ import pytest
 from support.models import make_cnn, make_samples
 
 import bitwright
+from bitwright import load_recipe
 from bitwright.errors import PlanError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import ON_CPU
 from bitwright.jobs.modes import MODES, apply_to_model, mode_of
-from bitwright.recipe import Recipe, load_recipe
+from bitwright.recipe import Recipe
 
 
 def test_every_mode_that_a_recipe_can_have_is_in_the_table():

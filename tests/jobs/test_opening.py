@@ -5,10 +5,11 @@ import pytest
 from support.equalization_models import make_chain
 from support.models import build, info, make_cnn, node, normal
 
+from bitwright import load_recipe
 from bitwright.errors import DataError, ModelError, RecipeError
 from bitwright.graph import load_model, opset_of
 from bitwright.jobs.opening import input_specs, open_model, upgrade_for
-from bitwright.recipe import CrossLayerEqualization, Recipe, Rewrites, Selection, load_recipe
+from bitwright.recipe import CrossLayerEqualization, Recipe, Rewrites, Selection
 
 
 def test_other_weights_keep_the_plans_fingerprint_and_change_the_sketches():

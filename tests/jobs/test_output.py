@@ -7,6 +7,7 @@ from onnx import numpy_helper
 from support.models import make_cnn, make_samples
 
 import bitwright
+from bitwright import load_recipe
 from bitwright.assess import OutputComparison
 from bitwright.assess.judge import OutputJudgement, PartJudgement
 from bitwright.errors import ModelError, RecipeError
@@ -24,7 +25,7 @@ from bitwright.jobs.output import (
 )
 from bitwright.jobs.static import plan_static
 from bitwright.plan import QuantPlan
-from bitwright.recipe import Placement, Recipe, load_recipe
+from bitwright.recipe import Placement, Recipe
 from bitwright.run import open_session
 
 

@@ -10,6 +10,7 @@ import pytest
 from support.models import make_cnn, make_samples
 
 import bitwright
+from bitwright import load_recipe
 from bitwright.errors import DataError, RecipeError
 from bitwright.jobs import static
 from bitwright.jobs.calibration import Calibrated, Calibration, Evaluation
@@ -17,7 +18,7 @@ from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.output import Planned, Written
 from bitwright.jobs.static import Decided, make_static_plan, plan_static, quantize_static
-from bitwright.recipe import Recipe, SmoothQuant, load_recipe
+from bitwright.recipe import Recipe, SmoothQuant
 
 
 def calls_of(function):

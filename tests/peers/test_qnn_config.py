@@ -13,7 +13,7 @@ from support.ocr_models import ocr_case
 from support.target_models import MODELS
 
 import bitwright
-from bitwright.recipe import load_recipe
+from bitwright import load_recipe
 
 
 class Reader(CalibrationDataReader):

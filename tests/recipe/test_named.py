@@ -7,19 +7,10 @@ import re
 
 import pytest
 
+from bitwright import load_recipe
 from bitwright.errors import RecipeError, TargetError
 from bitwright.numerics.types import UINT16
-from bitwright.recipe import (
-    GPTQ,
-    HQQ,
-    RECIPES,
-    TARGETS,
-    Override,
-    Percentile,
-    Recipe,
-    Selection,
-    load_recipe,
-)
+from bitwright.recipe import GPTQ, HQQ, RECIPES, TARGETS, Override, Percentile, Recipe, Selection
 
 
 @pytest.mark.parametrize("suffix", [".json", ".yaml", ".yml"])

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from bitwright import load_recipe
 from bitwright.errors import RecipeError
-from bitwright.recipe import (
-    MinMSE,
-    NonOverflow,
-    Recipe,
-    load_recipe,
-)
+from bitwright.recipe import MinMSE, NonOverflow, Recipe
 from bitwright.recipe.rules import RULES
 
 ADAROUND = {"fine_tune": {"method": "adaround"}}

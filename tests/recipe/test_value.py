@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bitwright import load_recipe
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import INT4, INT8, INT16, UINT8, UINT16
 from bitwright.recipe import (
@@ -24,7 +25,6 @@ from bitwright.recipe import (
     Placement,
     Recipe,
     Selection,
-    load_recipe,
 )
 
 names = st.text(st.characters(categories=("L", "N")), min_size=1, max_size=8)

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from bitwright import load_recipe
 from bitwright.assess import NodeSensitivity, OutputComparison, Proposal, Sensitivity
 from bitwright.assess.comparison.results import NodeComparison
 from bitwright.assess.report.histograms import Histogram
 from bitwright.assess.report.subject import ReportNode, ReportSubject, SuggestedFix
 from bitwright.assess.report.views import TensorView, channel_peaks
 from bitwright.plan import NodePlan, QuantPlan
-from bitwright.recipe import Recipe, load_recipe
+from bitwright.recipe import Recipe
 
 OPS = ("Conv", "Relu", "Conv", "Add", "Relu", "MatMul", "Softmax")
 

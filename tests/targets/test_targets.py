@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 import bitwright
+from bitwright import load_recipe
 from bitwright.errors import TargetError
-from bitwright.recipe import Limits, load_recipe, named_recipe
+from bitwright.recipe import Limits, named_recipe
 from bitwright.targets import NPU_CNN, TARGETS, find_target
 
 MOVED = json.loads((Path(__file__).parent / "moved_targets.json").read_text())

@@ -10,8 +10,7 @@ from support.ocr_models import ocr_case
 from support.target_models import MODELS
 
 import bitwright
-from bitwright import graph
-from bitwright.recipe import load_recipe
+from bitwright import graph, load_recipe
 from bitwright.run import open_session
 
 TARGETS = (

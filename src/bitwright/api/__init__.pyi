@@ -15,4 +15,5 @@ from .quantization import quantize as quantize
 from .quantization import read_encodings as read_encodings
 from .quantization import retarget as retarget
 from .quantization import write_encodings as write_encodings
+from .recipes import load_recipe as load_recipe
 from .tuning import tune as tune

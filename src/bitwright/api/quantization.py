@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bitwright import graph
+from bitwright.api.recipes import load_recipe
 from bitwright.data import RandomData, Transform, paths_of
 from bitwright.data.labelled import fingerprint_data
 from bitwright.errors import ArgumentError, OutputError, RecipeError, TargetError
@@ -23,8 +24,8 @@ from bitwright.jobs.modes import apply_to_model, mode_of
 from bitwright.jobs.result import Result
 from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
 from bitwright.plan import QuantPlan
-from bitwright.recipe import Override, Recipe, Selection, load_recipe
-from bitwright.recipe.targeting import settle_for_host
+from bitwright.recipe import Override, Recipe, Selection
+from bitwright.recipe.host import settle_for_host
 from bitwright.support.arguments import check_arguments
 from bitwright.support.progress import Progress
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright import graph
+from bitwright.api.recipes import load_recipe
 from bitwright.data import Transform, paths_of
 from bitwright.errors import ArgumentError
 from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
-from bitwright.recipe import Recipe, load_recipe
-from bitwright.recipe.targeting import settle_for_host
+from bitwright.recipe import Recipe
+from bitwright.recipe.host import settle_for_host
 from bitwright.support.arguments import check_arguments
 from bitwright.support.wording import read_bytes
 

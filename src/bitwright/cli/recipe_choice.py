@@ -202,10 +202,10 @@ class RecipeChoice:
         """Return the recipe that the options ask for, for a model where encodings are given."""
         import msgspec
 
+        from bitwright.api import load_recipe
         from bitwright.cli.options import read_shapes
         from bitwright.cli.settings import change_recipe
         from bitwright.errors import RecipeError
-        from bitwright.recipe import load_recipe
 
         name = "int8-dynamic" if self.dynamic and self.recipe is None else self.recipe
         chosen = load_recipe(name, self.target)

@@ -35,10 +35,10 @@ def recipes_command(
     verbose: Verbose = False,
 ) -> None:
     """List the recipes and targets, or print one recipe in full."""
-    from bitwright.recipe import RECIPES, TARGETS, load_recipe
+    from bitwright.recipe import RECIPES, TARGETS, read_recipe
 
     if name is not None:
-        print(load_recipe(name).to_json())
+        print(read_recipe(name).to_json())
         return
     recipes = [_describe(recipe) for recipe in RECIPES.values()]
     targets = [

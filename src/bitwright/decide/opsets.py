@@ -27,7 +27,7 @@ _BODIES = 15
 def needed_opset(model: ir.Model, recipe: Recipe) -> int:
     """Return the opset that the quantized model will have, at least the model's own.
 
-    >>> from bitwright.recipe import load_recipe
+    >>> from bitwright import load_recipe
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 11})
     >>> model = ir.Model(graph, ir_version=8)
     >>> needed_opset(model, load_recipe("int8")), needed_opset(model, load_recipe("a16w8"))

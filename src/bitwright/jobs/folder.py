@@ -317,7 +317,7 @@ def _without_data(
 def _data_free(recipe: Recipe) -> Recipe:
     """Return the recipe that stores the same bits without a look at data.
 
-    >>> from bitwright.recipe import load_recipe
+    >>> from bitwright import load_recipe
     >>> _data_free(load_recipe("int4-gptq")).weights == load_recipe("int4-rtn").weights
     True
     """

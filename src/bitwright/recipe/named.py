@@ -8,23 +8,20 @@ from typing import Any
 import msgspec
 
 from bitwright import targets
-from bitwright.errors import RecipeError, TargetError, did_you_mean
+from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.types import INT4, INT8, INT16, QTYPES, UINT8, UINT16
 from bitwright.recipe.finetuning import AdaQuant, AdaRound, FineTuning, SignRound
 from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
 from bitwright.recipe.methods import MinMax, MinMSE, Percentile
 from bitwright.recipe.options import Placement, Selection
-from bitwright.recipe.targeting import fit_recipe, own_recipe, settle_for_target, why_unfit
 from bitwright.recipe.value import Recipe
 from bitwright.recipe.weights import AWQ, GPTQ, HQQ, ByLoss, ByPlace, Nearest, WeightOnly
-from bitwright.support.arguments import check_arguments
 from bitwright.support.files import check_regular_file
 from bitwright.support.notices import warn_user
 from bitwright.support.settings import merge
-from bitwright.targets import TARGETS, Target, find_target
-from bitwright.targets.host import on_host
+from bitwright.targets import TARGETS, Target
 
-__all__ = ["PRESETS", "RECIPES", "TARGETS", "Target", "load_recipe", "named_recipe"]
+__all__ = ["PRESETS", "RECIPES", "TARGETS", "Target", "named_recipe", "read_recipe"]
 
 # Placement as the vendor's compilers expect it: every op of a listed type has its pairs.
 _PLACE = Placement(isolated=True, float_bias_add=False)
@@ -257,38 +254,12 @@ def named_recipe(name: str) -> Recipe:
     raise RecipeError(f"unknown recipe {name!r}.{did_you_mean(name, RECIPES)}")
 
 
-@check_arguments
-def load_recipe(
-    recipe: str | Path | dict[str, Any] | Recipe | None = None, target: str | None = None
-) -> Recipe:
+def read_recipe(recipe: str | Path | dict[str, Any] | Recipe) -> Recipe:
     """Return a recipe from a value, a built-in name, a dict, or a .json/.yaml file.
 
-    With a target, it is the target's own if none is given, and else one that the target can run.
-
-    >>> load_recipe("int8-per-channel").per_channel
+    >>> read_recipe({"base": "int8", "per_channel": True}).per_channel
     True
-    >>> load_recipe("int9")
-    Traceback (most recent call last):
-    bitwright.errors.RecipeError: unknown recipe 'int9'. Did you mean 'int8'?
     """
-    hardware = find_target("cpu" if target is None else target)
-    if recipe is None:
-        own = own_recipe(named_recipe(hardware.recipe), hardware)
-        return own if target is None else settle_for_target(own)
-    found = _read_recipe(recipe)
-    if target is None:
-        return found
-    hardware = on_host(hardware)
-    unfit = why_unfit(found, hardware)
-    if unfit is not None:
-        raise TargetError(
-            f"recipe {found.name!r} is not for the target {target}: it has {unfit}; leave out the "
-            f"recipe or the target, or start from the recipe {hardware.recipe}."
-        )
-    return settle_for_target(fit_recipe(found, hardware))
-
-
-def _read_recipe(recipe: str | Path | dict[str, Any] | Recipe) -> Recipe:
     if isinstance(recipe, Recipe):
         return recipe
     if isinstance(recipe, dict):

@@ -8,8 +8,8 @@ import msgspec
 
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import QType
+from bitwright.recipe.sizes import SizeRule
 from bitwright.support.settings import Settings
-from bitwright.targets.rules import SizeRule
 
 __all__ = ["Placement", "Selection", "SmoothQuant"]
 

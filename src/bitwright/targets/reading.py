@@ -85,6 +85,7 @@ def _build(data: dict[str, Any], variant: str, source: str) -> Target:
     if variant:
         data["name"] = f"{data.get('name', source)}:{variant}"
     data["variants"] = tuple(variants)
+    data["file"] = source if source.endswith(".toml") else ""
     try:
         return convert(data, Target, source)
     except RecipeError as error:

@@ -8,7 +8,6 @@ import msgspec
 
 from bitwright.numerics.types import QType
 from bitwright.targets.npu_limits import LimitRule
-from bitwright.targets.rules import RuleKind
 
 __all__ = ["Target"]
 
@@ -47,10 +46,12 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     host: bool = False
     """Of these kinds, only that of the machine counts."""
 
-    rules: dict[str, RuleKind] = {}
-    """Name -> what it asks of a quantized model."""
+    rules: dict[str, dict[str, Any]] = {}
+    """Name -> what it asks of a quantized model, which `verification.rules` reads."""
     variants: tuple[str, ...] = ()
     """What may stand behind its name and a colon: architectures, devices, number types."""
+    file: str = ""
+    """Where a target of the user's own comes from."""
 
     @property
     def needs_limits(self) -> bool:

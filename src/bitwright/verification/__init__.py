@@ -13,7 +13,7 @@ from bitwright.graph import infer_shapes
 from bitwright.graph.quantizers import Quantizers
 from bitwright.targets import CPU, NPU_CNN, Target, find_target
 from bitwright.targets.host import detect_cpu, on_host
-from bitwright.targets.rules import Consequence
+from bitwright.targets.terms import Consequence
 from bitwright.verification.arithmetic import check_accumulators, check_saturation
 from bitwright.verification.findings import Finding, Verification
 from bitwright.verification.form import (
@@ -39,7 +39,7 @@ from bitwright.verification.parameters import (
 )
 from bitwright.verification.partitions import find_residence
 from bitwright.verification.residence import Residence
-from bitwright.verification.target_rules import check_rules
+from bitwright.verification.rules import read_rules
 from bitwright.verification.view import TargetView
 
 __all__ = ["CPUS", "Finding", "Residence", "Verification", "detect_cpu", "verify_model"]
@@ -160,6 +160,7 @@ def verify_model(model: ir.Model, target: str = "cpu", cpu: str | None = None) -
     if cpu is not None and not hardware.host:
         raise TargetError(f"a kind of CPU is for the target cpu, not for {target}; leave it out.")
     hardware = on_host(hardware, cpu)
+    asked = read_rules(hardware)
     findings = list(check_node_order(model))
     if findings:
         try:
@@ -178,11 +179,12 @@ def verify_model(model: ir.Model, target: str = "cpu", cpu: str | None = None) -
         if not (check.of_sound_models and any(found.level == "error" for found in findings)):
             findings += check.find(quantizers)
             rules += check.rules
-    view, given = TargetView(quantizers), hardware.rules
+    view = TargetView(quantizers)
     if not any(finding.rule in _MALFORMED for finding in findings):
         infer_shapes(model)
-    findings += check_rules(view, given)
-    rules += given
+    for name, rule in asked.items():
+        findings += rule.find(name, view)
+        rules.append(name)
     found = _with_consequences(findings)
     return Verification(target, tuple(dict.fromkeys(rules)), found, find_residence(view, found))
 

@@ -14,10 +14,18 @@ from bitwright.graph.constants import input_at, is_constant
 from bitwright.graph.quantized_ops import DEQUANTIZERS, FIX_NEURONS, QUANTIZERS
 from bitwright.graph.quantizers import Quantizer, Quantizers, name_of
 from bitwright.numerics.types import QTYPES, QType
-from bitwright.targets.rules import Role, Rule
-from bitwright.verification.findings import Finding
+from bitwright.targets.terms import Role
 
-__all__ = ["Breach", "TargetView", "integers_of", "type_names", "type_of"]
+__all__ = [
+    "Breach",
+    "TargetView",
+    "first_scale",
+    "first_zero",
+    "integers_of",
+    "readers_of",
+    "type_names",
+    "type_of",
+]
 
 _PAIRS = QUANTIZERS | DEQUANTIZERS | FIX_NEURONS
 
@@ -30,28 +38,6 @@ class Breach:
     found: str
     allowed: str
     tensor: str = ""
-
-    def as_finding(self, name: str, rule: Rule) -> Finding:
-        """Return it as a finding of a rule by its name.
-
-        >>> from bitwright.targets.rules import StaticShapes
-        >>> breach = Breach("conv", "the size batch", "numbers")
-        >>> finding = breach.as_finding("shapes", StaticShapes(consequence="leaves"))
-        >>> str(finding), finding.consequence
-        ('conv: shapes: the size batch; allowed: numbers', 'leaves')
-        """
-        return Finding(
-            name,
-            self.node,
-            f"{self.found}; allowed: {self.allowed}",
-            level="warning" if rule.consequence in ("float", "slow") else "error",
-            remedy=rule.fix,
-            tensor=self.tensor,
-            found=self.found,
-            allowed=self.allowed,
-            consequence=rule.consequence,
-            source=rule.source,
-        )
 
 
 class TargetView:
@@ -130,13 +116,19 @@ class TargetView:
             return "weight"
         return "activation"
 
-    def of_role(self, role: Role, ops: tuple[str, ...] = ()) -> Iterator[Quantizer]:
+    def of_role(self, role: Role | None, ops: tuple[str, ...] = ()) -> Iterator[Quantizer]:
         """Return the quantizers of a role, those that some operators read where these are given."""
         for quantizer in self.quantizers.found.values():
             if self.role(quantizer) != role or _makes_scales(quantizer.node):
                 continue
-            readers = {use.node.op_type for v in quantizer.node.outputs for use in v.uses()}
-            if not ops or readers & {*ops}:
+            if not ops or any(one.op_type in ops for one in readers_of(quantizer.node)):
+                yield quantizer
+
+    def stored_weights(self, types: tuple[str, ...] = ()) -> Iterator[Quantizer]:
+        """Return the dequantizers of stored weights, of some types where these are given."""
+        for quantizer in self.of_role("weight"):
+            listed = not types or type_of(quantizer) in types
+            if listed and quantizer.node.op_type not in QUANTIZERS:
                 yield quantizer
 
     def breach(self, quantizer: Quantizer, found: str, allowed: str) -> Breach:
@@ -151,6 +143,11 @@ class TargetView:
         writes = quantizer.node.op_type in QUANTIZERS
         ordered = [*makers, *readers] if writes else [*readers, *makers]
         return name_of(ordered[0] if ordered else quantizer.node)
+
+
+def readers_of(node: ir.Node) -> list[ir.Node]:
+    """Return the nodes that read what a node writes, once for each use."""
+    return [use.node for value in node.outputs for use in value.uses()]
 
 
 _CARRIERS = QUANTIZERS | DEQUANTIZERS | {"Cast", "Transpose"}
@@ -203,6 +200,17 @@ def integers_of(quantizer: Quantizer) -> QType | None:
     """Return its type where that is an integer of up to 16 bits, with its ends."""
     qtype = QTYPES.get(type_of(quantizer) or "")
     return qtype if qtype is not None and qtype.is_integer and qtype.bits <= 16 else None
+
+
+def first_scale(quantizer: Quantizer) -> float:
+    """Return the scale, or the first of several."""
+    assert quantizer.scale is not None
+    return float(quantizer.scale.reshape(-1)[0])
+
+
+def first_zero(quantizer: Quantizer) -> int:
+    """Return the zero point, or the first of several; 0 where there is none."""
+    return 0 if quantizer.zero_point is None else int(quantizer.zero_point.reshape(-1)[0])
 
 
 def type_names(types: Sequence[str]) -> str:

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from support.report_examples import activation, measured, output, subject, weight, with_fix
 
-from bitwright import load_demo
+from bitwright import load_demo, load_recipe
 from bitwright.assess.report.advice import advise
 from bitwright.assess.report.subject import Latency, ReportNode
 from bitwright.plan import QuantPlan
-from bitwright.recipe import Percentile, Recipe, load_recipe
+from bitwright.recipe import Percentile, Recipe
 
 POOR = [output(8.0, 0.4)]
 

@@ -3,6 +3,7 @@
 import pytest
 
 import bitwright
+from bitwright import load_recipe
 from bitwright.compat.neural_compressor.op_settings import apply_op_settings, setting_by_node
 from bitwright.compat.neural_compressor.utils.constant import (
     BF16,
@@ -12,7 +13,7 @@ from bitwright.compat.neural_compressor.utils.constant import (
 )
 from bitwright.errors import RecipeError
 from bitwright.graph import load_model
-from bitwright.recipe import Entropy, MinMax, Recipe, load_recipe
+from bitwright.recipe import Entropy, MinMax, Recipe
 
 MODEL = load_model(bitwright.load_demo().model_path)
 BASE = Recipe(per_channel=True)

@@ -16,6 +16,7 @@ from support.models import (
 )
 from support.quark_configs import quantize_config
 
+from bitwright import load_recipe
 from bitwright.compat import quark
 from bitwright.compat.quark import (
     AdaQuantConfig,
@@ -32,7 +33,7 @@ from bitwright.compat.quark import (
 from bitwright.compat.vai_q_onnx.finetuning import OPTIONS, read_fast_finetune
 from bitwright.compat.vai_q_onnx.options import read_options
 from bitwright.errors import RecipeError
-from bitwright.recipe import AdaQuant, AdaRound, load_recipe
+from bitwright.recipe import AdaQuant, AdaRound
 
 
 def test_a_preset_may_be_changed_and_the_next_one_is_as_it_was():

@@ -20,9 +20,10 @@ from support.models import (
 from support.ocr_models import ocr_case
 
 import bitwright
+from bitwright import load_recipe
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import INT4, INT8, UINT8, UINT16
-from bitwright.recipe import MSE, Override, Recipe, load_recipe
+from bitwright.recipe import MSE, Override, Recipe
 
 
 def types_of(layout, *tensors):

@@ -5,8 +5,14 @@ import pytest
 
 from bitwright.decide.ops.product_sizes import attention_part, is_first, why_too_small
 from bitwright.targets import find_target
+from bitwright.verification.rules import read_rules
+from bitwright.verification.rules.product_sizes import ProductSizes
 
-RULES = find_target("nvidia-tensorrt").rules
+RULES = {
+    name: rule.sizes
+    for name, rule in read_rules(find_target("nvidia-tensorrt")).items()
+    if isinstance(rule, ProductSizes)
+}
 
 
 def conv(**attributes):

@@ -10,11 +10,11 @@ import pytest
 from support.language_models import GROUPS, HEAD, VOCABULARY, WIDTH, make_llama
 from support.models import as_proto, constants_of, info, node, run
 
+from bitwright import load_recipe
 from bitwright.equalize.rotation import rotate_model
 from bitwright.graph import infer_shapes, load_model
 from bitwright.jobs.opening import open_model
 from bitwright.plan import Rotation
-from bitwright.recipe import load_recipe
 from zoo.stored import restore
 
 STORED = Path(__file__).parents[2] / "zoo" / "graphs"

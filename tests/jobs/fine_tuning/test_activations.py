@@ -9,13 +9,14 @@ import pytest
 from support.models import build, constants_of, make_samples, node, normal
 
 import bitwright
+from bitwright import load_recipe
 from bitwright.graph import expose, load_model
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.opening import open_model
 from bitwright.jobs.static import plan_static
 from bitwright.numerics.types import UINT4
 from bitwright.plan import QuantPlan
-from bitwright.recipe import AdaQuant, AdaRound, Override, load_recipe
+from bitwright.recipe import AdaQuant, AdaRound, Override
 from bitwright.run import open_session, run_session
 
 torch = pytest.importorskip("torch", reason="fine-tuning needs torch")

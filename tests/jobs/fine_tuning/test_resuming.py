@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 from support.models import build, make_cnn, make_mlp, make_samples, node, normal
 
+from bitwright import load_recipe
 from bitwright.errors import DataError, ModelError, RecipeError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.opening import open_model
 from bitwright.jobs.static import plan_static
 from bitwright.numerics.types import INT4
-from bitwright.recipe import AdaQuant, AdaRound, load_recipe
+from bitwright.recipe import AdaQuant, AdaRound
 
 pytest.importorskip("torch", reason="fine-tuning needs torch")
 

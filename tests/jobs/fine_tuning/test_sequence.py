@@ -19,6 +19,7 @@ from support.models import (
 )
 
 import bitwright
+from bitwright import load_recipe
 from bitwright.errors import DataError, MissingPackageError, RecipeError
 from bitwright.graph import expose, load_model
 from bitwright.jobs.calibration import Calibration
@@ -26,7 +27,7 @@ from bitwright.jobs.opening import open_model
 from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.static import plan_static
 from bitwright.numerics.types import BFLOAT16, INT4, INT8
-from bitwright.recipe import AdaQuant, AdaRound, MinMSE, Recipe, load_recipe
+from bitwright.recipe import AdaQuant, AdaRound, MinMSE, Recipe
 from bitwright.run import open_session, run_session
 
 torch = pytest.importorskip("torch", reason="fine-tuning needs torch")

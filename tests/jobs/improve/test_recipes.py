@@ -5,10 +5,11 @@ import pytest
 from support.models import make_cnn, make_mlp, make_samples
 
 import bitwright
+from bitwright import load_recipe
 from bitwright.jobs.calibration import Calibration, keep_data
 from bitwright.jobs.improve.recipes import FIRST, HALVES, Judged, RecipeMaker
 from bitwright.jobs.opening import open_model
-from bitwright.recipe import MSE, CrossLayerEqualization, MinMax, load_recipe
+from bitwright.recipe import MSE, CrossLayerEqualization, MinMax
 
 
 def maker_of(model, samples, recipe="int8"):

@@ -16,10 +16,10 @@ from support.language_models import VOCABULARY, make_block, make_samples
 from support.models import INT64, build, info, node, weight
 
 import bitwright
-from bitwright import QuantPlan, Recipe
+from bitwright import QuantPlan, Recipe, load_recipe
 from bitwright.errors import DataError, ModelError, PlanError, RecipeError
 from bitwright.numerics.blocks import SHRINKS, BlockFormat, quantize_in_blocks
-from bitwright.recipe import AWQ, GPTQ, HQQ, Nearest, WeightOnly, WeightOverride, load_recipe
+from bitwright.recipe import AWQ, GPTQ, HQQ, Nearest, WeightOnly, WeightOverride
 
 
 def run(weights, model=None, *, data=None, **options):

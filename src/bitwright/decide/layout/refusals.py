@@ -12,8 +12,8 @@ from bitwright.decide.ops import OpRule, Skip
 from bitwright.decide.ops.product_sizes import is_first, why_too_small
 from bitwright.graph.constants import constant_of, input_at, is_constant
 from bitwright.recipe import Recipe
+from bitwright.recipe.sizes import SmallProducts
 from bitwright.targets.npu_operations import is_npu_hard_sigmoid, is_simulation
-from bitwright.targets.rules import SmallProducts
 
 __all__ = ["Candidate", "refuse"]
 

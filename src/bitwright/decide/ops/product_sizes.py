@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from bitwright.graph.constants import is_constant
 from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
-from bitwright.targets.rules import AttentionSizes, ConvolutionSizes, SizeRule, SmallProducts
+from bitwright.recipe.sizes import AttentionSizes, ConvolutionSizes, SizeRule, SmallProducts
 
 __all__ = ["attention_part", "is_first", "why_too_small"]
 

@@ -14,7 +14,7 @@ _PAIR_OPTIONS = ("dedicated_pairs", "dedicated_dequantizers", "weight_pairs", "c
 def check_integer_recipe(recipe: Recipe) -> None:
     """Refuse what the QOperator format cannot hold.
 
-    >>> from bitwright.recipe import load_recipe
+    >>> from bitwright import load_recipe
     >>> check_integer_recipe(load_recipe("a16w8").replace(format="qoperator"))
     Traceback (most recent call last):
     bitwright.errors.RecipeError: QOperator holds int8 and uint8 only, and activations are to \

@@ -25,18 +25,22 @@ from bitwright.jobs.retargeting.integer_operators import expand_integer_operator
 from bitwright.jobs.retargeting.zero_points import Byte, move_zero_points
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
-from bitwright.recipe.targeting import fit_recipe
 from bitwright.support.wording import counted
-from bitwright.targets import Target, find_target, rules
+from bitwright.targets import Target, find_target
 from bitwright.targets.host import on_host
 from bitwright.verification import Verification, verify_model
+from bitwright.verification.fitting import fit_recipe
+from bitwright.verification.rules import read_rules
+from bitwright.verification.rules.encodings import Encodings
+from bitwright.verification.rules.scales import Scales
+from bitwright.verification.rules.tensors import Tensors
 from bitwright.verification.view import TargetView
 
 __all__ = ["Retargeted", "apply_retargeted", "retarget_model", "retarget_plan"]
 
 Format = Literal["qdq", "qoperator"]
 # Rules about encodings, for which nothing can be done with the integers that are there.
-_OF_ENCODINGS = (rules.Types, rules.ZeroPoints, rules.Granularity, rules.Biases)
+_OF_ENCODINGS = frozenset({"types", "zero_points", "granularity", "biases"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +84,8 @@ def retarget_model(source: Any, name: str, *, format: Format | None = None) -> R
     if byte is not None:
         moved = move_zero_points(model, byte)
         changes.append(f"moved the zero points of {counted(moved, 'tensor')}, now {byte}")
-    if any(
-        isinstance(rule, rules.Biases) and rule.form == "float" for rule in target.rules.values()
-    ):
+    rules = read_rules(target).values()
+    if any(isinstance(rule, Scales) and rule.form == "float" for rule in rules):
         count = _float_biases(model)
         if count:
             changes.append(f"wrote {counted(count, 'quantized bias vector')} in float")
@@ -103,10 +106,11 @@ def _wanted_byte(model: ir.Model, target: Target) -> Byte | None:
     used = {q.stored_type for q in view.of_role("activation") if q.stored_type is not None}
     used |= {value.dtype for value in _integer_values(model) if value.dtype is not None}
     signed, unsigned = ir.DataType.INT8 in used, ir.DataType.UINT8 in used
-    for rule in target.rules.values():
-        if isinstance(rule, rules.OneReader) and "int8" in rule.types and signed:
-            return "uint8"
-        if isinstance(rule, rules.Types) and rule.role == "activation":
+    for rule in read_rules(target).values():
+        if isinstance(rule, Tensors) and rule.asks == "one_reader" and "int8" in rule.types:
+            if signed:
+                return "uint8"
+        elif isinstance(rule, Encodings) and (rule.asks, rule.role) == ("types", "activation"):
             if signed and "int8" not in rule.types and "uint8" in rule.types:
                 return "uint8"
             if unsigned and "uint8" not in rule.types and "int8" in rule.types:
@@ -153,9 +157,9 @@ def _with_integer_operators(model: ir.Model) -> ir.Model:
 
 
 def _refuse_unchangeable(found: Verification, target: Target) -> None:
+    rules = read_rules(target)
     for finding in found.errors:
-        rule = target.rules.get(finding.rule)
-        if isinstance(rule, _OF_ENCODINGS):
+        if finding.rule in rules and rules[finding.rule].asks in _OF_ENCODINGS:
             raise TargetError(
                 f"the model cannot be re-encoded for {found.target}: {finding}; quantize the float "
                 "model again with this target: kept sketches (--sketches) save the data, and a "
@@ -203,9 +207,8 @@ def retarget_plan(
     channels = "channel" in allowed and (recipe.per_channel or recipe.block_size > 0)
     changed = recipe.replace(block_size=size, per_channel=channels)
     per_tensor = dict.fromkeys(changed.place.per_tensor_ops)
-    for rule in target.rules.values():
-        single = isinstance(rule, rules.Granularity) and rule.per == ("tensor",)
-        if isinstance(rule, rules.Granularity) and single and rule.role == "weight" and rule.ops:
+    for rule in read_rules(target).values():
+        if isinstance(rule, Encodings) and (rule.role, rule.per) == ("weight", ("tensor",)):
             per_tensor |= dict.fromkeys(rule.ops)
     changed = changed.replace(place={"per_tensor_ops": tuple(per_tensor)})
     # Types and blocks may need another opset, and so another hash.
@@ -237,12 +240,12 @@ def _allowed_scales(target: Target, recipe: Recipe, *, asked: bool) -> set[str]:
     if recipe.mode == "weight-only":
         stored = {f"int{recipe.weights.bits}", f"uint{recipe.weights.bits}"}
     allowed = {"tensor", "channel", "block"}
-    for rule in target.rules.values():
-        if isinstance(rule, rules.BlockedProducts) and not asked:
+    for rule in read_rules(target).values():
+        if rule.asks == "blocked_products" and not asked:
             allowed -= {"block"}
-        if not isinstance(rule, rules.Granularity) or rule.role != "weight" or rule.ops:
+        if not isinstance(rule, Encodings) or rule.asks != "granularity":
             continue
-        if not rule.types or stored & {*rule.types}:
+        if rule.role == "weight" and not rule.ops and (not rule.types or stored & {*rule.types}):
             allowed &= {*rule.per}
     return allowed
 

@@ -5,9 +5,10 @@ import pytest
 from support.equalization_models import make_mobilenet
 from support.models import build, make_cnn, node, weight
 
+from bitwright import load_recipe
 from bitwright.jobs.improve.effort import BIAS_CORRECTION, FAMILY, ROUNDING
 from bitwright.jobs.opening import open_model
-from bitwright.recipe import MSE, CrossLayerEqualization, MinMSE, load_recipe
+from bitwright.recipe import MSE, CrossLayerEqualization, MinMSE
 
 
 def proposed(model, recipe, steps=FAMILY):

@@ -25,7 +25,7 @@ from bitwright.compat.neural_compressor.quantization.within_loss import (
 from bitwright.compat.neural_compressor.recipe_switches import apply_switches
 from bitwright.errors import DataError, RecipeError
 from bitwright.graph import load_model, normalize
-from bitwright.recipe import Recipe, load_recipe
+from bitwright.recipe import Recipe, named_recipe
 from bitwright.support.notices import warn_user
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _warn_of_unread(conf: PostTrainingQuantConfig, options: Iterable[str]) -> No
 def recipe_of(conf: PostTrainingQuantConfig, model: ir.Model) -> Recipe:
     """Return the recipe that a config of a static or dynamic model stands for."""
     if conf.mode == "dynamic":
-        recipe = load_recipe("int8-dynamic").replace(
+        recipe = named_recipe("int8-dynamic").replace(
             name="fit", reduce_range=bool(conf.reduce_range)
         )
         recipe = apply_op_settings(
@@ -112,7 +112,7 @@ def recipe_of(conf: PostTrainingQuantConfig, model: ir.Model) -> Recipe:
         for name in conf.recipes or {}:
             warn_user(f"{name} of recipes is ignored: a dynamic model has no ranges and no pairs.")
         return recipe.replace(select={"unknown_names": "warn"})
-    recipe = load_recipe("int8-per-channel").replace(
+    recipe = named_recipe("int8-per-channel").replace(
         name="fit", reduce_range=bool(conf.reduce_range), format=conf.format
     )
     recipe = apply_op_settings(recipe, model, conf.op_type_dict, conf.op_name_dict)

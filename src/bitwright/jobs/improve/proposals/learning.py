@@ -64,7 +64,7 @@ def _most_sensitive(maker: RecipeMaker, plan: QuantPlan) -> tuple[str, ...]:
 def default_learning(recipe: Recipe) -> AdaRound:
     """Return how weights learn where the recipe does not say: activation scales too, if low-bit.
 
-    >>> from bitwright.recipe import load_recipe
+    >>> from bitwright import load_recipe
     >>> default_learning(load_recipe("int8")).learn_activation_scales
     False
     """

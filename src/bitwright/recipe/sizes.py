@@ -1,13 +1,23 @@
-"""Rules about sizes of products: those that gain nothing from integers are better left float."""
+"""Sizes of products below or above which integers gain nothing, so that they stay float."""
 
 from __future__ import annotations
 
-from bitwright.targets.rules.rule import Rule, TypeName
+import msgspec
+
+from bitwright.targets.terms import Consequence, TypeName
 
 __all__ = ["AttentionSizes", "ConvolutionSizes", "SizeRule", "SmallProducts"]
 
 
-class SmallProducts(Rule, frozen=True, kw_only=True, tag="small_products"):
+class _Sizes(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"
+):
+    consequence: Consequence
+    fix: str = ""
+    source: str = ""
+
+
+class SmallProducts(_Sizes, frozen=True, kw_only=True, tag="small_products"):
     """Products below these sizes are better left float."""
 
     ops: tuple[str, ...]
@@ -19,7 +29,7 @@ class SmallProducts(Rule, frozen=True, kw_only=True, tag="small_products"):
     """Rows that are multiplied with the weight, at least; 2: no product of a vector."""
 
 
-class ConvolutionSizes(Rule, frozen=True, kw_only=True, tag="convolution_sizes"):
+class ConvolutionSizes(_Sizes, frozen=True, kw_only=True, tag="convolution_sizes"):
     """Convolutions with fewer channels, or larger kernels, are better left float."""
 
     types: tuple[TypeName, ...]
@@ -35,7 +45,7 @@ class ConvolutionSizes(Rule, frozen=True, kw_only=True, tag="convolution_sizes")
     """Values of a kernel, at most; 0: any number."""
 
 
-class AttentionSizes(Rule, frozen=True, kw_only=True, tag="attention_sizes"):
+class AttentionSizes(_Sizes, frozen=True, kw_only=True, tag="attention_sizes"):
     """Products of an attention of other sizes are better left float."""
 
     types: tuple[TypeName, ...]

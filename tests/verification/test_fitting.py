@@ -17,9 +17,10 @@ from support.models import (
 from support.target_models import fix_batch, make_gates, make_yolo
 
 import bitwright
+from bitwright import load_recipe
 from bitwright.errors import TargetError
 from bitwright.numerics.types import FLOAT8E4M3FN, INT8, UINT8, UINT16
-from bitwright.recipe import RECIPES, Recipe, load_recipe, targeting
+from bitwright.recipe import RECIPES, Recipe, host
 from bitwright.targets import TARGETS, find_target
 
 EVERY = [
@@ -157,7 +158,7 @@ def test_the_skip_of_a_residual_is_quantized_for_tensorrt_and_nothing_else_of_it
 
 
 def made_without_target(recipe, monkeypatch, cpu):
-    monkeypatch.setattr(targeting, "detect_cpu", lambda: cpu)
+    monkeypatch.setattr(host, "detect_cpu", lambda: cpu)
     model = make_cnn()
     return bitwright.quantize(model, data=make_samples(model, 2), recipe=recipe, holdout=False)
 

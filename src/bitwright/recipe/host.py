@@ -1,0 +1,49 @@
+"""int8 activations: which recipes write them, and as what on the CPU of this machine."""
+
+from __future__ import annotations
+
+from bitwright.numerics.types import INT8
+from bitwright.recipe.value import Recipe
+from bitwright.targets.host import detect_cpu
+
+__all__ = ["keep_signed", "settle_for_host", "writes_signed"]
+
+
+def keep_signed(recipe: Recipe) -> Recipe:
+    """Return a recipe that was fitted to a target: int8 activations that stay so do on any host."""
+    return _with_unsigned(recipe, unsigned=False)
+
+
+def settle_for_host(recipe: Recipe, cpu: str | None = None) -> Recipe:
+    """Return a recipe that has no target as the CPU of this machine, or another, wants it.
+
+    Recipes whose pairs are placed for accelerators (`place.isolated`) stay as they are.
+
+    >>> from bitwright.recipe import named_recipe
+    >>> recipe = named_recipe("int8-symmetric")
+    >>> settle_for_host(recipe, "vnni").place.unsigned_activations
+    True
+    >>> settle_for_host(recipe, "arm").place.unsigned_activations
+    False
+    """
+    return _with_unsigned(recipe, unsigned=(cpu or detect_cpu()) in ("avx2", "vnni"))
+
+
+def _with_unsigned(recipe: Recipe, *, unsigned: bool) -> Recipe:
+    place = recipe.place
+    if place.isolated or place.unsigned_activations is not None or not writes_signed(recipe):
+        return recipe
+    return recipe.replace(place={"unsigned_activations": unsigned})
+
+
+def writes_signed(recipe: Recipe) -> bool:
+    """Return whether activations are int8 in a format that ONNX Runtime has kernels for.
+
+    >>> writes_signed(Recipe(activation=INT8)), writes_signed(Recipe())
+    (True, False)
+    """
+    return (
+        recipe.mode == "static"
+        and recipe.activation == INT8
+        and not recipe.output_format.vendor_ops
+    )

@@ -1,0 +1,182 @@
+"""Operators, quantized or not: which there are, their shapes, their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import onnx_ir as ir
+
+from bitwright.graph.constants import constant_of, input_at, is_constant
+from bitwright.graph.quantizers import name_of
+from bitwright.recipe import Recipe
+from bitwright.verification.rules.rule import Ask, Changes, Rule
+from bitwright.verification.view import Breach, TargetView
+
+__all__ = ["Operators"]
+
+
+class Operators(Rule, frozen=True, kw_only=True):
+    """Which operators there are, and of which shapes and inputs.
+
+    * `known_operators`: all `ops` that there are; others leave the accelerator;
+    * `refused_operators`: `ops` that must not be there;
+    * `static_shapes`: every dimension of every tensor is a number;
+    * `rank`: the first input of `ops` has `low` to `high` axes;
+    * `kept_axes`: `ops` leave the size of these `axes` as it is;
+    * `input_count`: `ops` have `count` inputs;
+    * `constant_inputs`: these `inputs` are constants, as shapes, axes and pads;
+    * `absent_inputs`: these optional `inputs` are not there;
+    * `index_values`: constant indices in these `inputs` do not count from the end;
+    * `vector_inputs`: these `inputs` have one axis, as long as the result's last; other axes before
+      it have the size 1.
+    """
+
+    ops: tuple[str, ...] = ()
+    low: int = 0
+    high: int | None = None
+    axes: tuple[int, ...] = ()
+    count: int | None = None
+    inputs: dict[str, int | tuple[int, ...]] = msgspec.field(default_factory=dict)
+    """Operator -> which of its inputs."""
+
+
+def _find_unknown(rule: Operators, view: TargetView) -> Iterator[Breach]:
+    known = {*rule.ops}
+    for node in view.nodes:
+        if node.op_type not in known:
+            yield Breach(name_of(node), f"the operator {node.op_type}", "those that it has")
+
+
+def _find_refused(rule: Operators, view: TargetView) -> Iterator[Breach]:
+    for node in view.model.graph.all_nodes():
+        if node.op_type in rule.ops:
+            yield Breach(name_of(node), f"the operator {node.op_type}", "not this one")
+
+
+def _write_pairs(rule: Operators, recipe: Recipe) -> Changes:
+    refused = "MatMulNBits" in rule.ops and recipe.weights.output == "matmul-nbits"
+    return {"weights": {"output": "qdq"}} if refused else {}
+
+
+def _find_open_shapes(rule: Operators, view: TargetView) -> Iterator[Breach]:
+    inputs = [value for value in view.model.graph.inputs if not value.is_initializer()]
+    open_inputs = [value for value in inputs if not _is_static(value)]
+    for value in open_inputs:
+        shape = "no shape" if value.shape is None else f"the shape {value.shape}"
+        yield Breach(value.name or "", f"the input has {shape}", "numbers", value.name or "")
+    if open_inputs:
+        return  # all that depends on them is open as well
+    for node in view.nodes:
+        if any(not _is_static(value) for value in node.outputs if value.uses()):
+            yield Breach(name_of(node), "the shape of its result is not known", "numbers")
+
+
+def _is_static(value: ir.Value) -> bool:
+    return value.shape is not None and all(isinstance(size, int) for size in value.shape)
+
+
+def _note_open_shapes(rule: Operators, recipe: Recipe) -> Changes:
+    return {"rewrite": {"needs_fixed_shapes": True}}
+
+
+def _find_other_ranks(rule: Operators, view: TargetView) -> Iterator[Breach]:
+    assert rule.high is not None
+    for node in view.of_types(rule.ops):
+        value = input_at(node, 0)
+        if value is None or value.shape is None:
+            continue
+        rank = len(value.shape)
+        if not rule.low <= rank <= rule.high:
+            yield Breach(name_of(node), f"a tensor of {rank} axes", f"{rule.low} to {rule.high}")
+
+
+def _find_changed_axes(rule: Operators, view: TargetView) -> Iterator[Breach]:
+    for node in view.of_types(rule.ops):
+        before, behind = node.inputs[0], node.outputs[0]
+        if before is None or before.shape is None or behind.shape is None:
+            continue
+        for axis in rule.axes:
+            if axis >= min(len(before.shape), len(behind.shape)):
+                continue
+            sizes = before.shape[axis], behind.shape[axis]
+            if all(isinstance(size, int) for size in sizes) and sizes[0] != sizes[1]:
+                found = f"axis {axis} from {sizes[0]} to {sizes[1]}"
+                yield Breach(name_of(node), found, "the size as it was")
+
+
+def _find_other_counts(rule: Operators, view: TargetView) -> Iterator[Breach]:
+    for node in view.of_types(rule.ops):
+        if len(node.inputs) != rule.count:
+            yield Breach(name_of(node), f"{len(node.inputs)} inputs", str(rule.count))
+
+
+def _inputs(rule: Operators, view: TargetView) -> Iterator[tuple[ir.Node, int, ir.Value]]:
+    """Return (node, index, value) of the inputs that a rule is about, where they are there."""
+    for node in view.nodes:
+        places = rule.inputs.get(node.op_type, ())
+        for index in (places,) if isinstance(places, int) else places:
+            value = input_at(node, index)
+            if value is not None:
+                yield node, index, value
+
+
+def _find_computed_inputs(rule: Operators, view: TargetView) -> Iterator[Breach]:
+    for node, index, value in _inputs(rule, view):
+        if not is_constant(value):
+            yield Breach(name_of(node), f"its input {index} is computed", "a constant")
+
+
+def _find_optional_inputs(rule: Operators, view: TargetView) -> Iterator[Breach]:
+    for node, index, _ in _inputs(rule, view):
+        yield Breach(name_of(node), f"an input {index}", "none")
+
+
+def _pad_all_axes(rule: Operators, recipe: Recipe) -> Changes:
+    """Write pads of all axes where the input that names some of them is not taken."""
+    places = rule.inputs.get("Pad", ())
+    asked = 3 in ((places,) if isinstance(places, int) else places)
+    return {"rewrite": {"pads_of_all_axes": True}} if asked else {}
+
+
+def _find_negative_indices(rule: Operators, view: TargetView) -> Iterator[Breach]:
+    for node, _, value in _inputs(rule, view):
+        indices = constant_of(value)
+        if indices is not None and indices.size and indices.min() < 0:
+            yield Breach(name_of(node), f"the index {int(indices.min())}", "0 or above")
+
+
+def _count_from_the_front(rule: Operators, recipe: Recipe) -> Changes:
+    return {"rewrite": {"positive_indices": True}} if "Gather" in rule.inputs else {}
+
+
+def _find_matrices(rule: Operators, view: TargetView) -> Iterator[Breach]:
+    for node, index, value in _inputs(rule, view):
+        stored = view.quantizers.quantizer_before(node, index)
+        shape = value.shape if stored is None else (stored.node.inputs[0] or value).shape
+        if shape is None:
+            continue
+        *others, last = shape if len(shape) else (1,)
+        width = None if node.outputs[0].shape is None else node.outputs[0].shape[-1]
+        differs = isinstance(width, int) and isinstance(last, int) and last != width
+        if not len(shape) or any(size != 1 for size in others) or differs:
+            found = f"an input {index} of the shape {list(shape)}"
+            yield Breach(name_of(node), found, "a vector as long as a row of the result")
+
+
+Operators.ASKS = {
+    "known_operators": Ask(find=_find_unknown, needs=("ops",)),
+    "refused_operators": Ask(find=_find_refused, needs=("ops",), change_weights=_write_pairs),
+    "static_shapes": Ask(
+        find=_find_open_shapes, change=_note_open_shapes, change_weights=_note_open_shapes
+    ),
+    "rank": Ask(find=_find_other_ranks, needs=("ops", "high")),
+    "kept_axes": Ask(find=_find_changed_axes, needs=("ops", "axes")),
+    "input_count": Ask(find=_find_other_counts, needs=("ops", "count")),
+    "constant_inputs": Ask(find=_find_computed_inputs, needs=("inputs",)),
+    "absent_inputs": Ask(find=_find_optional_inputs, needs=("inputs",), change=_pad_all_axes),
+    "index_values": Ask(
+        find=_find_negative_indices, needs=("inputs",), change=_count_from_the_front
+    ),
+    "vector_inputs": Ask(find=_find_matrices, needs=("inputs",)),
+}

@@ -1,0 +1,61 @@
+"""Products whose sizes gain nothing from integers, so that they are better left float."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from bitwright.decide.ops.product_sizes import is_first, why_too_small
+from bitwright.graph.constants import input_at
+from bitwright.graph.quantizers import name_of
+from bitwright.recipe import Recipe
+from bitwright.recipe.sizes import SizeRule, SmallProducts
+from bitwright.verification.rules.rule import Ask, Changes, Rule
+from bitwright.verification.view import Breach, TargetView, type_of
+
+__all__ = ["ProductSizes"]
+
+
+class ProductSizes(Rule, frozen=True, kw_only=True):
+    """Products of `small_products`, `convolution_sizes` or `attention_sizes` are left float."""
+
+    sizes: SizeRule
+    """As a recipe has them, which leaves such products float."""
+
+
+def _find(rule: ProductSizes, view: TargetView) -> Iterator[Breach]:
+    types = () if isinstance(rule.sizes, SmallProducts) else rule.sizes.types
+    for node in view.nodes:
+        source = view.quantizers.quantizer_before(node, 0)
+        if source is None or (types and type_of(source) not in types):
+            continue
+        read, weight = (_sizes(view, node, index) for index in (0, 1))
+        found = why_too_small(node, rule.sizes, read, weight, first=is_first(node))
+        if found is not None:
+            yield Breach(name_of(node), *found)
+
+
+def _sizes(view: TargetView, node: ir.Node, index: int) -> list[int | None] | None:
+    """Return the sizes of a factor; what a dequantizer gives has those of what it reads."""
+    value, stored = input_at(node, index), view.quantizers.quantizer_before(node, index)
+    if stored is not None and (value is None or value.shape is None):
+        value = stored.node.inputs[0]
+        maker = None if value is None else value.producer()
+        if value is not None and value.shape is None and maker in view.quantizers.found:
+            assert maker is not None
+            value = maker.inputs[0]
+    if value is None or value.shape is None:
+        return None
+    return [size if isinstance(size, int) else None for size in value.shape]
+
+
+def _leave_float(rule: ProductSizes, recipe: Recipe) -> Changes:
+    known = recipe.select.sizes
+    return {} if rule.sizes in known else {"select": {"sizes": (*known, rule.sizes)}}
+
+
+ProductSizes.ASKS = dict.fromkeys(
+    ("small_products", "convolution_sizes", "attention_sizes"),
+    Ask(find=_find, change=_leave_float),
+)

@@ -1,0 +1,98 @@
+"""A rule of a target as one value: what it asks, why, how bad a breach is, what keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgspec
+
+from bitwright.errors import TargetError
+from bitwright.recipe import Recipe
+from bitwright.targets.terms import Consequence
+from bitwright.verification.findings import Finding
+from bitwright.verification.view import Breach, TargetView
+
+__all__ = ["Ask", "Changes", "Rule"]
+
+Changes = dict[str, Any]
+"""Options of a recipe and what they have to be, as `Recipe.replace` takes them."""
+
+
+def _no_change(rule: Any, recipe: Recipe) -> Changes:
+    return {}
+
+
+def _no_reason(rule: Any, recipe: Recipe) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One thing that rules of a class ask: what breaks it, and what a recipe does to keep it."""
+
+    find: Callable[[Any, TargetView], Iterator[Breach]]
+    needs: tuple[str, ...] = ()
+    """Fields of the rule that have to be given."""
+    change: Callable[[Any, Recipe], Changes] = _no_change
+    """What a static recipe has to change."""
+    change_weights: Callable[[Any, Recipe], Changes] = _no_change
+    """What a weight-only recipe has to change."""
+    why_unfit: Callable[[Any, Recipe], str | None] = _no_reason
+    """What a static recipe has that no change makes fit."""
+    why_weights_unfit: Callable[[Any, Recipe], str | None] = _no_reason
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all rules have: what they ask, what follows where it is broken, what to do, who says so.
+
+    >>> from bitwright.verification.rules.operators import Operators
+    >>> Operators(asks="known_operators", consequence="leaves")
+    Traceback (most recent call last):
+    bitwright.errors.TargetError: a rule of the kind known_operators needs 'ops'.
+    """
+
+    ASKS: ClassVar[Mapping[str, Ask]] = {}
+    """Each thing that rules of this class can ask, by its name."""
+
+    asks: str
+    """What its file calls its kind."""
+    consequence: Consequence
+    fix: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for name in self.ASKS[self.asks].needs:
+            if getattr(self, name) in (None, ()):
+                raise TargetError(f"a rule of the kind {self.asks} needs {name!r}.")
+
+    def find(self, name: str, view: TargetView) -> Iterator[Finding]:
+        """Return what in a model breaks the rule, which has this name in its target."""
+        for breach in self.ASKS[self.asks].find(self, view):
+            yield Finding(
+                name,
+                breach.node,
+                f"{breach.found}; allowed: {breach.allowed}",
+                level="warning" if self.consequence in ("float", "slow") else "error",
+                remedy=self.fix,
+                tensor=breach.tensor,
+                found=breach.found,
+                allowed=breach.allowed,
+                consequence=self.consequence,
+                source=self.source,
+            )
+
+    def change(self, recipe: Recipe) -> Changes:
+        """Return what a recipe has to change to keep the rule."""
+        ask = self.ASKS[self.asks]
+        if recipe.mode == "weight-only":
+            return ask.change_weights(self, recipe)
+        return ask.change(self, recipe) if recipe.mode == "static" else {}
+
+    def why_unfit(self, recipe: Recipe) -> str | None:
+        """Return what of a recipe breaks the rule, where no change makes it fit."""
+        ask = self.ASKS[self.asks]
+        if recipe.mode == "weight-only":
+            return ask.why_weights_unfit(self, recipe)
+        return ask.why_unfit(self, recipe) if recipe.mode == "static" else None

@@ -1,0 +1,150 @@
+"""Scales that hardware prescribes: of biases, of results that it knows, where ranges begin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.decide.ops import OPERATORS
+from bitwright.graph.constants import input_at
+from bitwright.graph.quantizers import Quantizer
+from bitwright.numerics.types import QTYPES
+from bitwright.recipe import Recipe
+from bitwright.verification.rules.rule import Ask, Changes, Rule
+from bitwright.verification.view import (
+    Breach,
+    TargetView,
+    first_scale,
+    first_zero,
+    integers_of,
+    type_of,
+)
+
+__all__ = ["FixedScale", "Scales"]
+
+
+class FixedScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A scale and a zero point that hardware takes, whatever the file says.
+
+    >>> FixedScale(scale=2**-16, zero_point=0).zero_point
+    0
+    """
+
+    scale: float
+    zero_point: int
+
+
+class Scales(Rule, frozen=True, kw_only=True):
+    """Scales that are prescribed: of `biases`, of a `fixed_output`, of an `output_range`."""
+
+    form: Literal["float", "int32"] | None = None
+    """`biases` are float, or int32 at the zero point 0 and the scale of input times weight."""
+    zero_point_input: bool = True
+    """False: the dequantizer of a bias has no third input at all."""
+    rtol: float | None = None
+    """How far a scale may be off: 1e-3 for biases and 1e-4 for results, where nothing is said."""
+
+    ops: tuple[str, ...] = ()
+    """The operators whose results are meant."""
+    scales: dict[str, FixedScale] = msgspec.field(default_factory=dict)
+    """Name of the number type -> what scale and zero point of a `fixed_output` have to be."""
+    low: float | None = None
+    """Where an `output_range` begins: at 0 behind a Relu."""
+
+
+def _find_biases(rule: Scales, view: TargetView) -> Iterator[Breach]:
+    """Find biases in another form than the target adds."""
+    for node in view.nodes:
+        operator = OPERATORS.get(node.op_type)
+        index = None if operator is None or operator.linear is None else operator.bias
+        bias = None if index is None else view.quantizers.quantizer_before(node, index)
+        if bias is None:
+            continue
+        if rule.form == "float":
+            yield view.breach(bias, "a quantized bias", "a float one")
+            continue
+        if not rule.zero_point_input and input_at(bias.node, 2) is not None:
+            yield view.breach(bias, "a bias with a zero point", "none")
+        if bias.stored_type not in (None, ir.DataType.INT32):
+            assert bias.stored_type is not None
+            yield view.breach(bias, f"a bias of {bias.stored_type.name.lower()}", "int32")
+        elif bias.zero_point is not None and np.any(bias.zero_point):
+            yield view.breach(bias, "an int32 bias with a zero point other than 0", "0")
+        else:
+            yield from _find_bias_scale(rule, view, node, bias)
+
+
+def _find_bias_scale(
+    rule: Scales, view: TargetView, node: ir.Node, bias: Quantizer
+) -> Iterator[Breach]:
+    source, weight = (view.quantizers.quantizer_before(node, place) for place in (0, 1))
+    if source is None or weight is None:
+        return
+    if source.scale is None or weight.scale is None or bias.scale is None:
+        return
+    wanted = source.scale.astype(np.float64).reshape(-1) * weight.scale.astype(np.float64)
+    given, wanted = bias.scale.astype(np.float64).reshape(-1), wanted.reshape(-1)
+    if {given.size, wanted.size} - {1, max(given.size, wanted.size)}:
+        return  # of groups, whose scales repeat
+    if not np.allclose(given, wanted, rtol=1e-3 if rule.rtol is None else rule.rtol, atol=0.0):
+        worst = int(np.argmax(np.abs(given / wanted - 1)))
+        both = np.broadcast_arrays(given, wanted)
+        one, other = (float(scales[worst]) for scales in both)
+        yield view.breach(bias, f"a bias scale of {one:g}", f"input x weight, {other:g}")
+
+
+def _leave_biases_float(rule: Scales, recipe: Recipe) -> Changes:
+    return {"quantize_bias": False} if rule.form == "float" and recipe.quantize_bias else {}
+
+
+def _find_fixed_outputs(rule: Scales, view: TargetView) -> Iterator[Breach]:
+    """Find results with other scales than the hardware has for them."""
+    for node in view.of_types(rule.ops):
+        for behind in view.behind(node):
+            qtype = type_of(behind)
+            wanted = rule.scales.get(qtype or "")
+            if wanted is None or behind.scale is None:
+                continue
+            scale, zero = first_scale(behind), first_zero(behind)
+            rtol = 1e-4 if rule.rtol is None else rule.rtol
+            same = np.isclose(scale, wanted.scale, rtol=rtol, atol=0)
+            if not same or zero != wanted.zero_point:
+                found = f"{qtype} scale {scale:g}, zero point {zero}"
+                allowed = f"scale {wanted.scale:g}, zero point {wanted.zero_point}"
+                yield view.breach(behind, found, allowed)
+
+
+def _fix_ranges(rule: Scales, recipe: Recipe) -> Changes:
+    """Give results the range that makes the scale and zero point which the hardware has."""
+    fixed = rule.scales.get(recipe.activation.name)
+    if fixed is None:
+        return {}
+    qtype = QTYPES[recipe.activation.name]
+    low, high = ((end - fixed.zero_point) * fixed.scale for end in (qtype.lowest, qtype.highest))
+    ranges = {op: (low, high) for op in rule.ops if op not in recipe.output_ranges}
+    return {"output_ranges": {**recipe.output_ranges, **ranges}}
+
+
+def _find_low_ends(rule: Scales, view: TargetView) -> Iterator[Breach]:
+    """Find results whose range begins below what the operator can give."""
+    assert rule.low is not None
+    for node in view.of_types(rule.ops):
+        for behind in view.behind(node):
+            qtype = integers_of(behind)
+            if qtype is None or behind.scale is None or behind.scale.size != 1:
+                continue
+            scale = first_scale(behind)
+            low = (int(qtype.lowest) - first_zero(behind)) * scale
+            if low < rule.low - scale / 2:
+                yield view.breach(behind, f"a range from {low:.3g} on", f"from {rule.low:g} on")
+
+
+Scales.ASKS = {
+    "biases": Ask(find=_find_biases, needs=("form",), change=_leave_biases_float),
+    "fixed_output": Ask(find=_find_fixed_outputs, needs=("ops", "scales"), change=_fix_ranges),
+    "output_range": Ask(find=_find_low_ends, needs=("ops", "low")),
+}

@@ -1,0 +1,198 @@
+"""What single quantized tensors have to be beside their type: scales, readers, form, opset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bitwright.decide.ops import OPERATORS
+from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph.quantized_ops import QUANTIZERS
+from bitwright.graph.quantizers import name_of
+from bitwright.recipe import Recipe
+from bitwright.recipe.host import writes_signed
+from bitwright.targets.terms import TypeName
+from bitwright.verification.rules.encodings import shares_weight_type
+from bitwright.verification.rules.rule import Ask, Changes, Rule
+from bitwright.verification.view import Breach, TargetView, readers_of, type_of
+
+__all__ = ["Tensors"]
+
+Array = npt.NDArray[Any]
+
+
+class Tensors(Rule, frozen=True, kw_only=True):
+    """What quantized tensors, of some types or of any, have to be.
+
+    * `positive_scales`: scales of constants are above zero, as those of activations are everywhere;
+    * `channel_axis`: scales of channels lie along the output channels of who reads the weight;
+    * `written_axis`: pairs with several scales say their axis, also where it is ONNX's default;
+    * `stored_weights`: weights of these types are stored as such, not quantized in the model;
+    * `transposed_weights`: weights of these types are stored as (outputs, inputs);
+    * `whole_units`: weights of these types are read beside quantized activations only;
+    * `unmixed_types`: a model has activations of one of these types, and not of several;
+    * `no_output_type`: quantizers of these types have no attribute `output_dtype`;
+    * `one_reader`: quantized activations of these types have just one reader;
+    * `opset_of_types`: a model with values of these types has this `opset` at least;
+    * `opset_range`: the opset of the model lies between `low` and `high`.
+    """
+
+    types: tuple[TypeName, ...] = ()
+    opset: int | None = None
+    low: int | None = None
+    high: int | None = None
+
+
+def _find_negative_scales(rule: Tensors, view: TargetView) -> Iterator[Breach]:
+    allowed = "scales above zero"
+    for quantizer in view.quantizers.found.values():
+        if quantizer.scale is None or not view.is_of_constant(quantizer):
+            continue
+        if np.any(quantizer.scale < 0):
+            yield view.breach(quantizer, _negative(quantizer.scale), allowed)
+    for node in view.of_types(("MatMulNBits",)):
+        scale = constant_of(input_at(node, 2))
+        if scale is not None and np.any(scale < 0):
+            yield Breach(name_of(node), _negative(scale), allowed)
+
+
+def _negative(scale: Array) -> str:
+    return f"{np.count_nonzero(scale < 0)} of {scale.size} scales are negative"
+
+
+def _keep_scales_positive(rule: Tensors, recipe: Recipe) -> Changes:
+    return {"weights": {"positive_scales": True}}
+
+
+def _find_other_axes(rule: Tensors, view: TargetView) -> Iterator[Breach]:
+    for quantizer in view.stored_weights():
+        blocks = quantizer.node.attributes.get_int("block_size", 0)
+        value = quantizer.node.inputs[0]
+        if blocks or quantizer.scale is None or quantizer.scale.size < 2:
+            continue
+        if value is None or value.shape is None:
+            continue
+        axis, rank = quantizer.node.attributes.get_int("axis", 1), len(value.shape)
+        for use in (use for result in quantizer.node.outputs for use in result.uses()):
+            operator = OPERATORS.get(use.node.op_type)
+            axis_of = None if operator is None else operator.channel_axis
+            wanted = None if axis_of is None else axis_of(use.node, use.idx)
+            if wanted is not None and wanted % rank != axis % rank:
+                found = f"scales along axis {axis % rank} of the weight"
+                yield view.breach(quantizer, found, f"axis {wanted % rank}")
+
+
+def _find_unwritten_axes(rule: Tensors, view: TargetView) -> Iterator[Breach]:
+    for quantizer in view.quantizers.found.values():
+        several = quantizer.scale is not None and quantizer.scale.size > 1
+        if several and "axis" not in quantizer.node.attributes:
+            yield view.breach(quantizer, "several scales, and no attribute axis", "a written axis")
+
+
+def _find_unstored_weights(rule: Tensors, view: TargetView) -> Iterator[Breach]:
+    for quantizer in view.of_role("weight"):
+        if quantizer.node.op_type in QUANTIZERS and type_of(quantizer) in rule.types:
+            found = f"a float weight behind a quantizer of {type_of(quantizer)}"
+            yield view.breach(quantizer, found, "stored values, and a dequantizer")
+
+
+def _find_untransposed_weights(rule: Tensors, view: TargetView) -> Iterator[Breach]:
+    for quantizer in view.stored_weights(rule.types):
+        for reader in readers_of(quantizer.node):
+            plain = reader.op_type == "Gemm" and not reader.attributes.get_int("transB", 0)
+            if plain or reader.op_type == "MatMul":
+                found = f"a weight of {type_of(quantizer)} as (inputs, outputs)"
+                yield view.breach(quantizer, found, "(outputs, inputs), and a Transpose behind it")
+
+
+def _write_transposed(rule: Tensors, recipe: Recipe) -> Changes:
+    plain = recipe.weights.output in ("matmul-nbits", "qdq")
+    asked = plain and shares_weight_type(recipe, rule.types)
+    return {"weights": {"output": "qdq-transposed"}} if asked else {}
+
+
+def _find_weights_beside_floats(rule: Tensors, view: TargetView) -> Iterator[Breach]:
+    for quantizer in view.stored_weights(rule.types):
+        if any(not view.activations(reader) for reader in readers_of(quantizer.node)):
+            found = f"a weight of {type_of(quantizer)} beside float activations"
+            yield view.breach(quantizer, found, "pairs on all sides")
+
+
+def _find_mixed_types(rule: Tensors, view: TargetView) -> Iterator[Breach]:
+    """Find the first activation of another type than the one before it."""
+    first = None
+    for quantizer in view.of_role("activation"):
+        stored = type_of(quantizer)
+        if stored not in rule.types:
+            continue
+        first = first or stored
+        if stored != first:
+            yield view.breach(quantizer, f"{stored} beside {first}", "one of them in all the model")
+            return
+
+
+def _find_output_types(rule: Tensors, view: TargetView) -> Iterator[Breach]:
+    for quantizer in view.quantizers.found.values():
+        if "output_dtype" in quantizer.node.attributes and type_of(quantizer) in rule.types:
+            found = f"output_dtype on a quantizer of {type_of(quantizer)}"
+            yield view.breach(quantizer, found, "a zero point that says the type")
+
+
+def _find_several_readers(rule: Tensors, view: TargetView) -> Iterator[Breach]:
+    for quantizer in view.of_role("activation"):
+        if quantizer.node.op_type not in QUANTIZERS or type_of(quantizer) not in rule.types:
+            continue
+        dequantizers = readers_of(quantizer.node)
+        readers = [reader for dequantizer in dequantizers for reader in readers_of(dequantizer)]
+        if len(readers) > 1:
+            found = f"{len(readers)} readers of one {type_of(quantizer)} tensor"
+            yield view.breach(quantizer, found, "one reader, or uint8")
+
+
+def _write_unsigned(rule: Tensors, recipe: Recipe) -> Changes:
+    """Write int8 activations as uint8 where more than one reader would make them float."""
+    asked = writes_signed(recipe) and "int8" in rule.types
+    return {"place": {"unsigned_activations": True}} if asked else {}
+
+
+def _find_old_opset(rule: Tensors, view: TargetView) -> Iterator[Breach]:
+    assert rule.opset is not None
+    opset = view.model.opset_imports.get("", 1)
+    if opset >= rule.opset:
+        return
+    for quantizer in view.quantizers.found.values():
+        standard = quantizer.node.domain in ("", "ai.onnx")
+        if standard and type_of(quantizer) in rule.types:
+            found = f"{type_of(quantizer)} at opset {opset}"
+            yield view.breach(quantizer, found, f"opset {rule.opset} or com.microsoft")
+            return
+
+
+def _find_foreign_opset(rule: Tensors, view: TargetView) -> Iterator[Breach]:
+    assert rule.low is not None and rule.high is not None
+    opset = view.model.opset_imports.get("", 1)
+    if rule.low <= opset <= rule.high:
+        return
+    for quantizer in view.quantizers.found.values():
+        yield view.breach(quantizer, f"opset {opset}", f"{rule.low} to {rule.high}")
+        return
+
+
+Tensors.ASKS = {
+    "positive_scales": Ask(find=_find_negative_scales, change_weights=_keep_scales_positive),
+    "channel_axis": Ask(find=_find_other_axes),
+    "written_axis": Ask(find=_find_unwritten_axes),
+    "stored_weights": Ask(find=_find_unstored_weights, needs=("types",)),
+    "transposed_weights": Ask(
+        find=_find_untransposed_weights, needs=("types",), change_weights=_write_transposed
+    ),
+    "whole_units": Ask(find=_find_weights_beside_floats, needs=("types",)),
+    "unmixed_types": Ask(find=_find_mixed_types, needs=("types",)),
+    "no_output_type": Ask(find=_find_output_types, needs=("types",)),
+    "one_reader": Ask(find=_find_several_readers, needs=("types",), change=_write_unsigned),
+    "opset_of_types": Ask(find=_find_old_opset, needs=("types", "opset")),
+    "opset_range": Ask(find=_find_foreign_opset, needs=("low", "high")),
+}
