@@ -11,11 +11,11 @@ from support.models import build, info, make_transformer, node, normal, run, wei
 import bitwright
 from bitwright.decide.layout.static import lay_out
 from bitwright.decide.ops.unfused import find_unfused
-from bitwright.graph.optimized import optimize_model
 from bitwright.jobs.opening import open_model
 from bitwright.numerics.quantize import dequantize, quantize
 from bitwright.numerics.types import INT4, INT32, UINT16
 from bitwright.recipe import Override, Placement, Recipe
+from bitwright.run.optimized import optimize_model
 
 SHAPES = {
     "a matrix": [6, 16],

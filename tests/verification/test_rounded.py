@@ -12,10 +12,10 @@ from support.pair_models import Pairs
 
 import bitwright
 from bitwright import graph
-from bitwright.graph.optimized import optimize_model
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 from bitwright.run import open_session, run_session
+from bitwright.run.optimized import optimize_model
 from bitwright.verification.rounded import find_rounded, note_rounded
 
 

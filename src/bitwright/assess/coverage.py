@@ -16,8 +16,8 @@ import onnx_ir as ir
 from bitwright.decide.ops.multiply_adds import is_product, multiply_adds
 from bitwright.errors import ModelError
 from bitwright.graph import clone_model, infer_shapes, set_input_shapes
-from bitwright.graph.optimized import OptimizedModel, optimize_model
 from bitwright.graph.quantized_ops import INTEGER_OPS
+from bitwright.run.optimized import OptimizedModel, optimize_model
 
 __all__ = ["Coverage", "count_products", "find_coverage", "measure_coverage"]
 

@@ -9,8 +9,8 @@ import onnx_ir as ir
 from bitwright.decide.ops.unfused import find_unfused
 from bitwright.errors import ModelError
 from bitwright.graph import check_model, check_order, find_quantized_nodes
-from bitwright.graph.optimized import optimize_model
 from bitwright.graph.quantizers import Quantizers, name_of
+from bitwright.run.optimized import optimize_model
 from bitwright.verification.findings import Finding
 from bitwright.verification.other_cpu import depends_on_cpu, why_refused
 from bitwright.verification.rounded import KEEP_FLOAT, find_rounded

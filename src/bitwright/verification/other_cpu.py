@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from bitwright.errors import ModelError
 from bitwright.graph.constants import input_at
-from bitwright.graph.optimized import optimize_model
 from bitwright.plan import QuantPlan
+from bitwright.run.optimized import optimize_model
 from bitwright.targets.host import detect_cpu
 
 __all__ = ["depends_on_cpu", "note_other_cpu", "why_refused"]

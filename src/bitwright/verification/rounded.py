@@ -19,8 +19,8 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import LINEAR_OPS
 from bitwright.graph.constants import is_constant
-from bitwright.graph.optimized import OptimizedModel, optimize_model
 from bitwright.plan import QuantPlan
+from bitwright.run.optimized import OptimizedModel, optimize_model
 
 __all__ = ["KEEP_FLOAT", "describe_rounded", "find_rounded", "note_rounded"]
 

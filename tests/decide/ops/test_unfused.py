@@ -11,7 +11,7 @@ from support.pair_models import make_binary, make_conv, make_product, make_unary
 
 from bitwright import graph
 from bitwright.decide.ops.unfused import find_unfused
-from bitwright.graph.optimized import optimize_model
+from bitwright.run.optimized import optimize_model
 
 FUSED = {
     "conv": make_conv(),

@@ -17,9 +17,9 @@ import onnx_ir as ir
 from bitwright.data import Sample
 from bitwright.decide.ops import op_types
 from bitwright.decide.ops.unfused import LINEAR_QUANTIZERS, find_unfused
-from bitwright.graph.optimized import OptimizedModel, name_nodes, read_optimized
 from bitwright.graph.quantized_ops import is_integer_op
 from bitwright.run import open_session, run_session
+from bitwright.run.optimized import OptimizedModel, name_nodes, read_optimized
 from bitwright.support.scratch import ScratchFolder
 
 __all__ = ["Kind", "NodeTime", "OpTime", "Profile", "profile_models"]

@@ -13,9 +13,9 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import OPERATORS, OpRule, op_types
-from bitwright.graph.optimized import OptimizedModel
 from bitwright.graph.quantized_ops import INTEGER_OPS, is_integer_op
 from bitwright.graph.quantizers import Quantizer, Quantizers, name_of
+from bitwright.run.optimized import OptimizedModel
 
 __all__ = ["LINEAR_QUANTIZERS", "Unfused", "find_unfused"]
 

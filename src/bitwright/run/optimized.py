@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from bitwright.graph import NameScope, clone_model
-from bitwright.run import Level, open_session
+from bitwright.run.session import Level, open_session
 from bitwright.support.scratch import ScratchFolder
 
 __all__ = ["OptimizedModel", "name_nodes", "optimize_model", "read_optimized"]
