@@ -86,20 +86,6 @@ def test_at_most_two_sets_of_values_are_alive():
     assert runner.most <= 2
 
 
-def test_problems_name_the_tensor_and_the_count():
-    data = [{"x": np.array([np.nan, np.inf, 1.0], np.float32)}]
-    seen = observe(Doubling(), ["double"], data)
-    assert seen.problems() == ["tensor 'double' has 1 NaN and 1 infinite values among 3."]
-    data = [{"x": np.full(3, np.nan, np.float32)}]
-    seen = observe(Doubling(), ["double"], data)
-    assert seen.problems() == ["tensor 'double' has no finite value among 3."]
-
-
-def test_a_tensor_that_never_came_is_a_problem():
-    seen = observe(Doubling([["double"]]), ["double", "minus"], samples(2))
-    assert seen.problems() == ["tensor 'minus' had no value in any of 2 samples."]
-
-
 def test_no_data_is_an_error_and_no_tensors_is_not():
     with pytest.raises(DataError, match="not a single sample"):
         observe(Doubling(), ["double"], [])

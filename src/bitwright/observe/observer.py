@@ -17,7 +17,6 @@ from bitwright.numerics.positions import PositionGrid
 from bitwright.observe.sketch import TensorSketch
 from bitwright.support.engines import LOCAL, Engine, KeptParts
 from bitwright.support.progress import Progress, show_progress
-from bitwright.support.wording import counted
 
 __all__ = ["MEMORY_BUDGET", "Detail", "Feeds", "Observation", "Runner", "observe"]
 
@@ -49,8 +48,6 @@ class Observation:
     >>> part = Observation(sketches={"x": TensorSketch.of([1.0, np.inf])}, samples=1)
     >>> (part | part).samples
     2
-    >>> (part | part).problems()
-    ["tensor 'x' has 2 infinite values among 4."]
     """
 
     sketches: dict[str, TensorSketch] = field(default_factory=dict)
@@ -69,26 +66,6 @@ class Observation:
             samples=self.samples + other.samples,
             shapes={**other.shapes, **self.shapes},
         )
-
-    def problems(self) -> list[str]:
-        """Return a sentence for each tensor whose values cannot be trusted."""
-        found = []
-        for name, sketch in self.sketches.items():
-            if not sketch.count:
-                samples = counted(self.samples, "sample")
-                found.append(f"tensor {name!r} had no value in any of {samples}.")
-            elif not sketch.finite:
-                found.append(f"tensor {name!r} has no finite value among {sketch.count}.")
-            elif sketch.nan or sketch.inf:
-                kinds = [
-                    f"{count} {kind}"
-                    for count, kind in ((sketch.nan, "NaN"), (sketch.inf, "infinite"))
-                    if count
-                ]
-                found.append(
-                    f"tensor {name!r} has {' and '.join(kinds)} values among {sketch.count}."
-                )
-        return found
 
 
 def observe(
@@ -121,7 +98,7 @@ def observe(
     goes on from the parts that are `kept`. `sketches` are filled in place of new ones, whatever
     their kind.
 
-    Non-finite values raise nothing here; see `Observation.problems`.
+    Non-finite values raise nothing here: sketches count them.
 
     >>> import numpy as np
     >>> class Doubler:

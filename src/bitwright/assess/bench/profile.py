@@ -101,11 +101,6 @@ class Profile:
         ]
         return sorted(rows, key=lambda row: -row.milliseconds)
 
-    def of_kind(self, kind: Kind) -> list[NodeTime]:
-        """Return the nodes of a kind, the longest first."""
-        found = [node for node in self.nodes if node.kind == kind]
-        return sorted(found, key=lambda node: -node.milliseconds)
-
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
         return {
