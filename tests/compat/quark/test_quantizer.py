@@ -36,7 +36,7 @@ from bitwright.compat.quark import (
     UInt8Spec,
     XInt8Spec,
 )
-from bitwright.compat.quark.quantizer import flatten
+from bitwright.compat.quark.flattening import flatten
 from bitwright.errors import DataError, RecipeError
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader
-from bitwright.compat.vai_q_onnx.static import read_shapes
+from bitwright.compat.vai_q_onnx.values import random_shapes
 from bitwright.data import RandomData, open_data, session_inputs
 from bitwright.run import open_session
 
@@ -86,7 +86,7 @@ class RandomDataReader(_Samples):
         super().__init__()
         self._model_input = model_input
         ranges = {name: (span[0], span[1]) for name, span in (input_data_range or {}).items()}
-        self._random = RandomData(count=1, shapes=read_shapes(input_shape), ranges=ranges or None)
+        self._random = RandomData(count=1, shapes=random_shapes(input_shape), ranges=ranges or None)
 
     def _samples(self) -> Iterator[dict[str, Any]]:
         return iter(self._random.samples(session_inputs(open_session(self._model_input))))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from bitwright.compat.onnxruntime.options import read_channel_axes, read_overrides
 from bitwright.compat.options import (
     Changes,
-    Read,
     RecipeParts,
     Row,
     as_given,
@@ -18,13 +16,10 @@ from bitwright.compat.options import (
     negated,
     number,
     only,
-    read_mapping,
     read_names,
     read_op_types,
-    read_pair,
     read_path,
     read_switch,
-    refuse_unknown,
     refused,
     to,
     translate,
@@ -33,16 +28,19 @@ from bitwright.compat.options import (
 from bitwright.compat.vai_q_onnx.blocks import attributes_of
 from bitwright.compat.vai_q_onnx.enums import read_type
 from bitwright.compat.vai_q_onnx.finetuning import read_fast_finetune
+from bitwright.compat.vai_q_onnx.values import (
+    read_excluded,
+    read_op_type_pairs,
+    read_percentiles,
+    read_ranges,
+    read_shapes,
+    read_subgraphs,
+    unless_empty,
+)
 from bitwright.errors import RecipeError
 from bitwright.recipe import (
-    GPTQ,
-    HQQ,
     MSE,
     MinMax,
-    Nearest,
-    Recipe,
-    Selection,
-    WeightOnly,
 )
 from bitwright.support.notices import warn_user
 
@@ -55,8 +53,6 @@ __all__ = [
     "REFUSED_ARGUMENTS",
     "read_options",
     "read_request",
-    "read_subgraphs",
-    "weight_recipe",
 ]
 
 # Old argument -> the name of today. Both work.
@@ -126,74 +122,6 @@ def read_request(arguments: Mapping[str, Any], options: Mapping[str, Any] | None
     return parts
 
 
-def read_subgraphs(what: str, given: Any) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-    """Return the first and last nodes of each part that stays float."""
-    try:
-        return tuple((_read_ends(first), _read_ends(last)) for first, last in given or ())
-    except (TypeError, ValueError) as error:
-        raise RecipeError(
-            f"{what} is a list of ([first nodes], [last nodes]), by name, not {given!r}."
-        ) from error
-
-
-def _read_ends(given: Any) -> tuple[str, ...]:
-    if isinstance(given, str) or not all(isinstance(name, str) for name in given):
-        raise TypeError(given)
-    return tuple(given)
-
-
-def _read_excluded(what: str, given: Any) -> tuple[str, ...]:
-    # A regular expression as Quark writes it has no "re:".
-    names = read_names(what, given)
-    return tuple(f"re:{name[1:]}" if name.startswith("^") else name for name in names)
-
-
-def _names(path: str, read: Read = read_names) -> Row:
-    """Return the row of a list, which asks for nothing where it is empty."""
-
-    def row(what: str, given: Any) -> Changes:
-        found = read(what, given)
-        return {path: found} if found else {}
-
-    return row
-
-
-def _read_percentiles(what: str, given: Any) -> tuple[float, ...]:
-    try:
-        return tuple(float(percentile) for percentile in given)
-    except (TypeError, ValueError) as error:
-        raise RecipeError(f"{what} is a list of percentiles, not {given!r}.") from error
-
-
-def _read_ranges(what: str, given: Any) -> dict[str, tuple[float, float]]:
-    ranges = read_mapping(what, given, "input names to [low, high]")
-    return {name: read_pair(f"{what} of {name!r}", ends) for name, ends in ranges.items()}
-
-
-def _read_shapes(what: str, given: Any) -> dict[str, int | tuple[int, ...]]:
-    """Return shapes from a dict, or from text such as "image:[1,3,8,8];mask:[1,8]"."""
-    if isinstance(given, Mapping):
-        return {
-            str(name): sizes if isinstance(sizes, int) else tuple(sizes)
-            for name, sizes in given.items()
-        }
-    found: dict[str, int | tuple[int, ...]] = {}
-    for part in filter(None, str(given).replace(" ", "").split(";")):
-        name, _, sizes = part.rpartition(":")
-        if not name or not re.fullmatch(r"\[\d+(,\d+)*\]", sizes):
-            raise RecipeError(f"{what} is like 'image:[1,3,224,224];mask:[1,8]', not {given!r}.")
-        found[name] = tuple(int(size) for size in sizes[1:-1].split(","))
-    return found
-
-
-def _read_op_type_pairs(what: str, given: Any) -> tuple[tuple[str, ...], ...]:
-    if not isinstance(given, tuple | list) or not all(
-        isinstance(pair, tuple | list) and len(pair) == 2 for pair in given
-    ):
-        raise RecipeError(f"{what} is a list of pairs of op types, not {given!r}.")
-    return tuple(tuple(pair) for pair in given)
-
-
 _CLEAN_UP = "optimize_model=False switches off all that cleans up"
 
 
@@ -246,7 +174,7 @@ OPTIONS: dict[str, Row] = {
     ),
     "Percentile": to("calibration.percentile", number(float, 0.0)),
     "LWPMetric": to("calibration.metric", choice({"mae": "mae", "mse": "mse"})),
-    "PercentileCandidates": to("calibration.candidates", _read_percentiles),
+    "PercentileCandidates": to("calibration.candidates", read_percentiles),
     "NumBins": to("calibration.bins", number(int, 0)),
     "NumQuantizedBins": to("calibration.levels", number(int, 2)),
     "CalibDataSize": to("data.limit", number(int, 1)),
@@ -258,7 +186,7 @@ OPTIONS: dict[str, Row] = {
     "SaveAndRestore": to("data.sketches", read_path),
     "TmpDir": checked(read_path),
     "UseRandomData": to("data.random"),
-    "RandomDataReaderInputDataRange": to("data.ranges", _read_ranges),
+    "RandomDataReaderInputDataRange": to("data.ranges", read_ranges),
     "RandomDataReaderInputShape": to("data.shapes", lambda _, shapes: shapes),
     # Which nodes, and where pairs go
     "EnableSubgraph": to("select.subgraphs"),
@@ -280,7 +208,7 @@ OPTIONS: dict[str, Row] = {
     "RemoveQDQConvGelu": to("fuse.Gelu"),
     "RemoveQDQInstanceNorm": when_on({"fuse_pairs.instance_norm": _NORM_PAIRS}),
     "RemoveQDQMulAdd": when_on({"fuse_pairs.mul_add": (("Mul", "Add"),)}),
-    "RemoveQDQBetweenOps": to("fuse_pairs.named", _read_op_type_pairs),
+    "RemoveQDQBetweenOps": to("fuse_pairs.named", read_op_type_pairs),
     "FoldRelu": to("place.keep_activations", negated),
     # Rewrites of the float graph
     "RemoveInputInit": to("recipe.keep_defaults", negated),
@@ -289,7 +217,7 @@ OPTIONS: dict[str, Row] = {
     # `compat.quark` reads it; a warning is the caller's to filter otherwise.
     "IgnoreWarnings": checked(read_switch),
     "FillAllValueInfo": only(True, "every shape that is known is written"),
-    "FixShapes": to("rewrite.fix_shapes", _read_shapes),
+    "FixShapes": to("rewrite.fix_shapes", read_shapes),
     "ConvertBNToConv": to("rewrite.batch_norm_to_conv"),
     "ConvertReduceMeanToGlobalAvgPool": to("rewrite.reduce_mean_to_pool"),
     "SplitLargeKernelPool": to("rewrite.split_large_pools"),
@@ -352,13 +280,13 @@ ARGUMENTS: dict[str, Row] = {
     "optimize_model": to("recipe.optimize"),
     "convert_nchw_to_nhwc": to("rewrite.channels_last"),
     "convert_fp16_to_fp32": to("rewrite.widen_interface"),
-    "input_nodes": _names("select.input_nodes"),
-    "output_nodes": _names("select.output_nodes"),
-    "op_types_to_quantize": _names("select.op_types"),
-    "extra_op_types_to_quantize": _names("asked.extra_op_types"),
-    "nodes_to_quantize": _names("select.nodes"),
-    "nodes_to_exclude": _names("select.exclude", _read_excluded),
-    "subgraphs_to_exclude": _names("select.exclude_between", read_subgraphs),
+    "input_nodes": unless_empty("select.input_nodes"),
+    "output_nodes": unless_empty("select.output_nodes"),
+    "op_types_to_quantize": unless_empty("select.op_types"),
+    "extra_op_types_to_quantize": unless_empty("asked.extra_op_types"),
+    "nodes_to_quantize": unless_empty("select.nodes"),
+    "nodes_to_exclude": unless_empty("select.exclude", read_excluded),
+    "subgraphs_to_exclude": unless_empty("select.exclude_between", read_subgraphs),
     "enable_npu_cnn": when_on({"asked.npu_cnn": True}),
     "enable_npu_transformer": when_on({"asked.npu_transformer": True}),
     "include_cle": when_on({"asked.equalize": True}),
@@ -403,120 +331,3 @@ _ROWS: dict[str, Row] = {
     **{old: OPTIONS[today] for old, today in OLD_NAMES.items()},
     **{option: refused(reason) for option, reason in REFUSED.items()},
 }
-
-# Only weights ---------------------------------------------------------------------------------
-
-# The options that have a meaning where only weights are quantized.
-_WEIGHT_KEYS = {
-    "CalibDataSize",
-    "GPTQParams",
-    "MatMulNBitsParams",
-    "TmpDir",
-    "UseGPTQ",
-    "UseMatMulNBits",
-    "UseRandomData",
-}
-
-_NBITS_SETTINGS = {
-    "Algorithm": "DEFAULT",
-    "GroupSize": 128,
-    "Symmetric": True,
-    "Bits": 4,
-    "AccuracyLevel": 0,
-}
-# BlockSize is how many rows are corrected together, on which the result does not depend.
-_GPTQ_SETTINGS = {
-    "PercDamp": 0.01,
-    "BlockSize": 128,
-    "ActOrder": False,
-    "MSE": False,
-    "PerChannel": False,
-}
-# The rounding beside quantized activations has the scales of the model, and refits its codes until
-# neither order nor damping matters. Bits and groups count for nothing there either.
-_GPTQ_WITH_ACTIVATIONS = {
-    **_GPTQ_SETTINGS,
-    "Bits": 8,
-    "GroupSize": -1,
-    "WeightSymmetric": True,
-}
-
-
-def weight_recipe(
-    options: Mapping[str, Any], select: Mapping[str, Any], name: str
-) -> Recipe | None:
-    """Return the recipe of options with `UseMatMulNBits`; None: they ask for something else.
-
-    >>> options = {"UseMatMulNBits": True, "MatMulNBitsParams": {"GroupSize": 32, "Bits": 8}}
-    >>> found = weight_recipe(options, {}, "nbits")
-    >>> found.weights.bits, found.weights.block_size, found.weights.symmetric
-    (8, 32, True)
-    """
-    if not options.get("UseMatMulNBits"):
-        _warn_of_idle_settings(options)
-        return None
-    for key in options:
-        if key not in _WEIGHT_KEYS:
-            warn_user(
-                f"option {key!r} has no effect with UseMatMulNBits, which leaves activations float."
-            )
-    given = _read_params(options, "MatMulNBitsParams", _NBITS_SETTINGS)
-    tuned = _read_params(options, "GPTQParams", _GPTQ_SETTINGS)
-    methods: dict[str, Nearest | HQQ | GPTQ] = {
-        "DEFAULT": Nearest(clip=False),
-        "HQQ": HQQ(),
-        "GPTQ": GPTQ(
-            damping=tuned["PercDamp"],
-            act_order=tuned["ActOrder"],
-            clip=tuned["MSE"],
-            per_column=tuned["PerChannel"],
-        ),
-    }
-    return Recipe(
-        name=name,
-        mode="weight-only",
-        select=Selection(
-            op_types=select.get("op_types", ("MatMul",)),
-            nodes=select.get("nodes"),
-            exclude=select.get("exclude", ()),
-            exclude_between=select.get("exclude_between", ()),
-        ),
-        weights=WeightOnly(
-            bits=given["Bits"],
-            block_size=given["GroupSize"],
-            # HQQ searches for a zero point, which a symmetric grid does not have.
-            symmetric=given["Symmetric"] and given["Algorithm"] != "HQQ",
-            rounding=choice(methods)("Algorithm in MatMulNBitsParams", given["Algorithm"]),
-            accuracy_level=given["AccuracyLevel"] or None,
-        ),
-    )
-
-
-def _warn_of_idle_settings(options: Mapping[str, Any]) -> None:
-    """Warn of what is told about rounding and plays no part in a static model."""
-    if options.get("MatMulNBitsParams"):
-        warn_user("option 'MatMulNBitsParams' has no effect without UseMatMulNBits=True.")
-    if options.get("GPTQParams") and not options.get("UseGPTQ"):
-        warn_user("option 'GPTQParams' has no effect without UseGPTQ=True or UseMatMulNBits=True.")
-    elif options.get("GPTQParams"):
-        given = _read_params(options, "GPTQParams", _GPTQ_WITH_ACTIVATIONS)
-        idle = [key for key, default in _GPTQ_WITH_ACTIVATIONS.items() if given[key] != default]
-        for key in idle:
-            if key != "BlockSize":
-                warn_user(
-                    f"{key} in GPTQParams has no effect beside quantized activations: types and "
-                    "scales are those of the configuration, and codes are refitted in any order."
-                )
-
-
-def _read_params(
-    options: Mapping[str, Any], key: str, defaults: Mapping[str, Any]
-) -> dict[str, Any]:
-    given = read_mapping(f"option {key!r}", options.get(key), "settings")
-    refuse_unknown(given, defaults, f" in {key}")
-    for name, value in given.items():
-        wanted = type(defaults[name])
-        fits = isinstance(value, int if wanted is float else wanted) or type(value) is wanted
-        if not fits or (wanted is int and isinstance(value, bool)):
-            raise RecipeError(f"{name} in {key} is of the type {wanted.__name__}, not {value!r}.")
-    return {**defaults, **given}

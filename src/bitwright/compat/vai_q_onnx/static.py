@@ -21,9 +21,10 @@ from bitwright.compat.vai_q_onnx.options import (
     OLD_ARGUMENTS,
     REFUSED_ARGUMENTS,
     read_request,
-    weight_recipe,
 )
 from bitwright.compat.vai_q_onnx.translate import to_recipe
+from bitwright.compat.vai_q_onnx.values import random_shapes
+from bitwright.compat.vai_q_onnx.weight_only import weight_recipe
 from bitwright.data import RandomData
 from bitwright.errors import DataError, NothingQuantizedError, RecipeError, did_you_mean
 from bitwright.recipe import GPTQ, Recipe
@@ -32,7 +33,7 @@ from bitwright.support.notices import warn_user
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["graph_only", "quantize_static", "read_shapes"]
+__all__ = ["graph_only", "quantize_static"]
 
 _warned: set[str] = set()
 
@@ -195,7 +196,7 @@ def _data(given: Mapping[str, Any], asked: Mapping[str, Any], recipe: Recipe) ->
         "no calibration data was given: ranges come from random numbers, so the model shows that "
         "it runs and not how accurate it could be."
     )
-    shapes = read_shapes(shape if len(shape) else asked.get("shapes") or ())
+    shapes = random_shapes(shape if len(shape) else asked.get("shapes") or ())
     return RandomData(shapes=shapes, ranges=asked.get("ranges"))
 
 
@@ -226,16 +227,6 @@ def graph_only(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
     if isinstance(model, onnx.ModelProto):
         return model
     return onnx.load(str(model), load_external_data=False)
-
-
-def read_shapes(shape: Any) -> Any:
-    """Return shapes as random data takes them: by name, or one for each input."""
-    if not len(shape):
-        return None
-    if isinstance(shape, Mapping):
-        return dict(shape)
-    one_input = all(isinstance(size, int) for size in shape)
-    return [tuple(shape)] if one_input else [tuple(sizes) for sizes in shape]
 
 
 def _warn_once(sentences: Sequence[str]) -> None:
