@@ -58,7 +58,9 @@ class Section(NamedTuple):
 
 def read_sections() -> dict[str, Section]:
     """Return the classes of settings that recipes are made of, by name; `Recipe` comes first."""
-    paths = sorted(SOURCE.glob("*.py"), key=lambda path: (path.name != "fields.py", path.name))
+    # Sizes are rules, as targets have them: docs/targets.md says what is in them.
+    files = [path for path in SOURCE.glob("*.py") if path.name != "sizes.py"]
+    paths = sorted(files, key=lambda path: (path.name != "fields.py", path.name))
     found = [
         read_section(node)
         for path in paths

@@ -15,6 +15,7 @@ from bitwright.errors import PlanError, RecipeError, did_you_mean
 from bitwright.numerics.orthogonal import OrthogonalKind
 from bitwright.numerics.types import QType
 from bitwright.recipe import Recipe, RoundingMethod
+from bitwright.recipe.emulate import with_new_places
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import check_regular_file, write_file
 from bitwright.support.settings import convert, encode
@@ -303,7 +304,10 @@ class QuantPlan(Summarized, msgspec.Struct, frozen=True, kw_only=True, forbid_un
     def from_json(cls, text: str | bytes, *, source: str = "plan") -> QuantPlan:
         """Read a plan; anything unknown or malformed is a `PlanError`."""
         try:
-            return convert(msgspec.json.decode(text), cls, source)
+            data = msgspec.json.decode(text)
+            if isinstance(data, dict) and isinstance(data.get("recipe"), dict):
+                data["recipe"] = with_new_places(data["recipe"])
+            return convert(data, cls, source)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise PlanError(f"{source} is not JSON: {error}.") from error
         except RecipeError as error:

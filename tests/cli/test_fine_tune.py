@@ -65,7 +65,7 @@ def test_the_options_are_short_for_fields_of_the_recipe():
     for settings, method in (
         (["fine_tune=adaquant"], AdaQuant()),
         (["fine_tune.iterations=9", "fine_tune=adaround"], AdaRound(iterations=9)),
-        (['fine_tune={"method": "adaround", "seed": 1}'], AdaRound(seed=1)),
+        (['fine_tune={"method": "adaround", "batch_size": 1}'], AdaRound(batch_size=1)),
         (["fine_tune=null"], None),
     ):
         assert change_recipe(Recipe(), settings).fine_tune == method
@@ -73,12 +73,12 @@ def test_the_options_are_short_for_fields_of_the_recipe():
 
 def test_a_recipe_that_fine_tunes_keeps_its_settings_under_the_same_method(tmp_path):
     file = tmp_path / "mine.json"
-    file.write_text(Recipe(fine_tune=AdaRound(seed=5, iterations=50)).to_json())
+    file.write_text(Recipe(fine_tune=AdaRound(batch_size=5, iterations=50)).to_json())
     chosen = RecipeChoice(recipe=str(file), fine_tune="adaround", iterations=7).load()
-    assert chosen.fine_tune == AdaRound(seed=5, iterations=7)
+    assert chosen.fine_tune == AdaRound(batch_size=5, iterations=7)
     assert RecipeChoice(recipe=str(file), fine_tune="adaquant").load().fine_tune == AdaQuant()
     assert RecipeChoice(recipe=str(file), iterations=8).load().fine_tune == AdaRound(
-        seed=5, iterations=8
+        batch_size=5, iterations=8
     )
 
 

@@ -52,12 +52,19 @@ def test_a_changed_recipe_says_so_unless_it_gets_a_name():
         (["equalize.steps=-1"], Recipe(equalize=CrossLayerEqualization(steps=-1))),
         (
             ["equalize.append_bias=false", "equalize.weight_threshold=None"],
-            Recipe(equalize=CrossLayerEqualization(append_bias=False, weight_threshold=None)),
+            Recipe(
+                equalize=CrossLayerEqualization(weight_threshold=None),
+                emulate={"equalize": {"append_bias": False}},
+            ),
         ),
         (["smooth.alpha=0.3"], Recipe(smooth=SmoothQuant(alpha=0.3))),
         (
             ["limits.shift_cut=false", "scales=power-of-two"],
-            Recipe(limits=Limits(shift_cut=False), scales="power-of-two"),
+            Recipe(
+                limits=Limits(),
+                emulate={"limits": {"shift_cut": False}},
+                scales="power-of-two",
+            ),
         ),
         (["rewrite.clip6_to_relu=true"], Recipe(rewrite=Rewrites(clip6_to_relu=True))),
         (["simulate.softmax=true"], Recipe(simulate=Simulation(softmax=True))),
@@ -73,8 +80,9 @@ def test_nested_fields_lists_and_tables():
         [
             "select.op_types=Conv, MatMul",
             'select.exclude=["a,b"]',
-            "place.dedicated_pairs=true",
-            "place.channel_axes.Conv=1",
+            "emulate.dedicated_pairs=true",
+            "place.unquantized_outputs=Add,Mul",  # where it once stood
+            "emulate.channel_axes.Conv=1",
             "overrides.block.0/conv.out.qtype=uint16",
             "overrides.block.0/conv.out.ranges.method=mse",
             "overrides.re:/layer4/.*.activation=uint16",
@@ -87,8 +95,9 @@ def test_nested_fields_lists_and_tables():
     assert recipe.overrides["Gemm"].keep_float
     assert recipe.select.op_types == ("Conv", "MatMul")
     assert recipe.select.exclude == ("a,b",)
-    assert recipe.place.dedicated_pairs
-    assert recipe.place.channel_axes == {"Conv": 1}
+    assert recipe.emulate.dedicated_pairs
+    assert recipe.place.unquantized_outputs == ("Add", "Mul")
+    assert recipe.emulate.channel_axes == {"Conv": 1}
     override = recipe.overrides["block.0/conv.out"]
     assert override.qtype.name == "uint16"
     assert type(override.ranges).__name__ == "MSE"
@@ -120,7 +129,7 @@ def test_nested_fields_lists_and_tables():
 )
 def test_a_bad_setting_is_told_in_a_sentence(setting, message):
     if message is None:
-        assert change_recipe(Recipe(), [setting]).restricted_asymmetric
+        assert change_recipe(Recipe(), [setting]).emulate.restricted_asymmetric
         return
     with pytest.raises(RecipeError) as caught:
         change_recipe(Recipe(), [setting])

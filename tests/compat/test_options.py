@@ -96,7 +96,7 @@ def test_what_is_wrong_is_said_in_a_sentence(read, given, said):
 
 def test_rows_give_the_fields_that_an_option_sets():
     rows = {
-        "Pairs": to("place.weight_pairs"),
+        "Pairs": to("emulate.weight_pairs"),
         "Bias": when_on({"bias.int32": True}),
         "Memory": checked(number(int, 1)),
         "Gone": refused("nothing answers to it"),
@@ -104,12 +104,13 @@ def test_rows_give_the_fields_that_an_option_sets():
     parts = RecipeParts()
     for option, changes in translate({"Pairs": 1, "Bias": False, "Memory": 3, "Gone": False}, rows):
         parts.apply(option, changes)
-    assert (parts.place, parts.bias) == ({"weight_pairs": True}, {})
-    assert parts.options == {"place.weight_pairs": "Pairs"}
+    assert (parts.emulate, parts.bias) == ({"weight_pairs": True}, {})
+    assert parts.options == {"emulate.weight_pairs": "Pairs"}
 
 
 def test_an_option_of_none_asks_for_nothing():
-    assert list(translate({"Pairs": None}, {"Pairs": to("place.weight_pairs")})) == [("Pairs", {})]
+    rows = {"Pairs": to("emulate.weight_pairs")}
+    assert list(translate({"Pairs": None}, rows)) == [("Pairs", {})]
 
 
 def test_options_inside_others_are_named_with_them():

@@ -25,7 +25,7 @@ from support.quantizing import quantize
 import bitwright
 from bitwright.errors import DataError, ModelError
 from bitwright.numerics.types import INT8, INT16, UINT8, UINT16
-from bitwright.recipe import MSE, MinMax, Override, Percentile, Placement, Selection
+from bitwright.recipe import MSE, Emulation, MinMax, Override, Percentile, Placement, Selection
 
 # Absorbing ----------------------------------------------------------------------------------
 
@@ -68,7 +68,7 @@ def test_an_absorbed_activation_changes_no_output_bit(case, activation):
     model = make_activation(*EXACT[case])
     samples = make_samples(model, 4)
     absorbed = quantize(model, samples, activation=activation)
-    kept = quantize(model, samples, activation=activation, place=Placement(keep_activations=True))
+    kept = quantize(model, samples, activation=activation, emulate=Emulation(keep_activations=True))
     assert ops(absorbed)["Relu"] + ops(absorbed)["Clip"] == 0
     assert ops(kept)["Relu"] + ops(kept)["Clip"] == len(EXACT[case])
     # On inputs beyond the calibrated range, too.
@@ -241,7 +241,7 @@ def test_a_float_bias_has_room_for_the_runtime_to_store_it(op, activation, kind)
 def test_without_widening_the_bias_saturates():
     model = make_big_bias(50.0)
     samples = [{"x": normal(1, 3, 5, 5, seed=i, size=1e-4)} for i in range(4)]
-    result = quantize(model, samples, place=Placement(adjust_for_bias=False))
+    result = quantize(model, samples, emulate=Emulation(adjust_for_bias=False))
     assert np.abs(constants_of(result)["b_quantized"].astype(np.int64)).max() >= 2**31 - 1
 
 
@@ -253,7 +253,7 @@ def test_a_bias_that_fits_leaves_the_weight_scale_alone():
 def test_a_widened_scale_is_widened_only_in_the_channels_that_need_it():
     model = make_big_bias(50.0)
     samples = [{"x": normal(1, 3, 5, 5, seed=i, size=1e-4)} for i in range(4)]
-    plain = quantize(model, samples, per_channel=True, place=Placement(adjust_for_bias=False))
+    plain = quantize(model, samples, per_channel=True, emulate=Emulation(adjust_for_bias=False))
     wider = quantize(model, samples, per_channel=True)
     grown = np.array(wider.plan.tensors["w"].scale) > np.array(plain.plan.tensors["w"].scale)
     assert list(grown) == [True, True, False, True]
@@ -440,7 +440,7 @@ def test_weights_of_convolutions_are_rounded_in_balance_and_no_others():
 
 
 def test_weights_that_the_runtime_rounds_are_planned_as_it_rounds_them():
-    result = quantize(make_cnn(), place=Placement(weight_pairs=True))
+    result = quantize(make_cnn(), emulate=Emulation(weight_pairs=True))
     assert {entry.rounding for entry in result.plan.tensors.values()} == {"nearest"}
 
 

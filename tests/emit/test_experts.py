@@ -252,8 +252,9 @@ def test_other_roundings(rounding):
 
 def test_fine_tuning_passes_experts_over():
     pytest.importorskip("torch")
-    tuning = AdaRound(iterations=20, samples=2)
-    result = quantize(mixture(), data=samples(3), fine_tune=tuning, select=Selection())
+    result = quantize(
+        mixture(), data=samples(2), fine_tune=AdaRound(iterations=20), select=Selection()
+    )
     assert result.quantized == {"MatMul": 3, "MoE": 1}
 
 

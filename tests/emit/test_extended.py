@@ -47,7 +47,7 @@ from bitwright.numerics.types import (
     UINT16,
     UINT32,
 )
-from bitwright.recipe import MSE, MinMSE, Override, Placement, Recipe, Selection
+from bitwright.recipe import MSE, Emulation, MinMSE, Override, Placement, Recipe, Selection
 
 FORMATS = ["extended", "fix-neuron"]
 
@@ -169,17 +169,15 @@ def test_a16w8_has_the_vendors_pairs_at_the_opset_of_the_model(cnn):
 
 def test_standard_ops_stand_where_they_take_the_type(cnn):
     model, samples = cnn
-    place = Placement(extended_ops=False)
-    plain = quantize(model, samples, format="extended", place=place)
+    fields = {"format": "extended", "emulate": Emulation(extended_ops=False)}
+    plain = quantize(model, samples, **fields)
     assert not vendor_ops(plain) and not as_proto(plain).functions
     expected = quantize(model, samples)
     for sample in samples[:2]:
         np.testing.assert_array_equal(run(plain, sample)[0], run(expected, sample)[0])
-    wide = quantize(model, samples, format="extended", activation=UINT16, weight=INT8, place=place)
+    wide = quantize(model, samples, activation=UINT16, weight=INT8, **fields)
     assert wide.model.opset_imports[""] == 21 and not vendor_ops(wide)
-    floats = quantize(
-        model, samples, format="extended", activation=BFLOAT16, weight=INT8, place=place
-    )
+    floats = quantize(model, samples, activation=BFLOAT16, weight=INT8, **fields)
     assert set(vendor_ops(floats)) == {"VitisQuantizeLinear", "VitisDequantizeLinear"}
     assert ops(as_proto(floats))["DequantizeLinear"] > 0  # the weights
 
@@ -195,7 +193,8 @@ def test_weights_of_32_bits_are_kept_from_integer_kernels(make, activation, exte
         format="extended",
         activation=activation,
         weight=INT32,
-        place=Placement(extended_ops=extended_ops, isolated=True, float_bias_add=False),
+        place=Placement(isolated=True, float_bias_add=False),
+        emulate=Emulation(extended_ops=extended_ops),
     )
     assert result.outputs[0].sqnr > (30 if activation is UINT8 else 60)
 
@@ -424,10 +423,10 @@ def test_a_plan_applied_again_gives_the_same_bytes(cnn):
         ({"activation": BFLOAT16}, "set format='extended'"),
         ({"format": "extended", "weight": BFP16, "per_channel": True}, "no meaning for bfp16"),
         ({"format": "extended", "weight": BFLOAT16, "reduce_range": True}, "no meaning"),
-        ({"format": "extended", "place": Placement(contrib_ops=True)}, "two domains"),
+        ({"format": "extended", "emulate": Emulation(contrib_ops=True)}, "two domains"),
         ({"format": "fix-neuron", "block_size": 32}, "no place in the format fix-neuron"),
         (
-            {"format": "fix-neuron", "place": Placement(weight_pairs=True)},
+            {"format": "fix-neuron", "emulate": Emulation(weight_pairs=True)},
             "no place in the format fix-neuron",
         ),
     ],
@@ -454,7 +453,7 @@ def test_types_that_do_not_fit_the_format_are_refused_with_the_remedy(cnn):
 
 def test_bfloat16_as_casts_leaves_no_scale_that_nothing_reads(cnn):
     result = quantize_to(
-        BFLOAT16, *cnn, format="extended", place=Placement(bfloat16_casts=True), bias="weight"
+        BFLOAT16, *cnn, format="extended", emulate=Emulation(bfloat16_casts=True), bias="weight"
     )
     graph = as_proto(result).graph
     read = {name for item in graph.node for name in item.input}

@@ -35,6 +35,7 @@ import bitwright
 from bitwright.decide.ops import RULES
 from bitwright.numerics.types import INT4, INT8, INT16, UINT4, UINT8, UINT16
 from bitwright.recipe import (
+    Emulation,
     MinMax,
     MinMSE,
     NonOverflow,
@@ -99,18 +100,21 @@ def test_each_operator_runs_quantized_and_close_to_float(op_type, types, per_cha
 
 
 @pytest.mark.parametrize(
-    "place",
+    "fields",
     [
-        Placement(weight_pairs=True),
-        Placement(dedicated_pairs=True),
-        Placement(isolated=True, force_shared=True, keep_activations=True),
+        {"emulate": Emulation(weight_pairs=True)},
+        {"emulate": Emulation(dedicated_pairs=True)},
+        {
+            "place": Placement(isolated=True, force_shared=True),
+            "emulate": Emulation(keep_activations=True),
+        },
     ],
     ids=["weight-pairs", "dedicated-pairs", "everything-forced"],
 )
 @pytest.mark.parametrize("op_type", sorted(RULES))
 @pytest.mark.sampled(40)
-def test_each_operator_runs_in_every_placement(op_type, place):
-    model, samples, result = quantize_op(op_type, place=place)
+def test_each_operator_runs_in_every_placement(op_type, fields):
+    model, samples, result = quantize_op(op_type, **fields)
     assert_valid(result, full=op_type != "EmbedLayerNormalization")
     assert quality(model, result, samples) > 25 - SORTS.get(op_type, 0)
 
@@ -166,7 +170,7 @@ def test_an_input_that_goes_straight_out_stays_what_it_is():
 
 
 def test_weight_pairs_keep_the_float_weights():
-    result = quantize(make_cnn(), place=Placement(weight_pairs=True))
+    result = quantize(make_cnn(), emulate=Emulation(weight_pairs=True))
     np.testing.assert_array_equal(constants_of(result)["w1"], constants_of(make_cnn())["w1"])
     quantizer = nodes_by_name(result)["w1_QuantizeLinear"]
     assert quantizer.input[0] == "w1"
@@ -175,7 +179,8 @@ def test_weight_pairs_keep_the_float_weights():
 def test_dedicated_pairs_give_each_reader_its_own():
     model = make_cnn()
     shared, dedicated = (
-        quantize(model, place=Placement(dedicated_pairs=flag)).to_proto() for flag in (False, True)
+        quantize(model, emulate=Emulation(dedicated_pairs=flag)).to_proto()
+        for flag in (False, True)
     )
 
     def pair_of(proto, name, index):
@@ -191,7 +196,7 @@ def test_dedicated_pairs_give_each_reader_its_own():
 @pytest.mark.parametrize("fields", [{}, {"activation": UINT16}, {"weight": INT4}], ids=str)
 def test_contrib_ops_need_no_new_opset(fields):
     model = make_cnn()
-    result = quantize(model, place=Placement(contrib_ops=True), **fields)
+    result = quantize(model, emulate=Emulation(contrib_ops=True), **fields)
     quantizers = [n for n in result.to_proto().graph.node if "QuantizeLinear" in n.op_type]
     assert {item.domain for item in quantizers} == {"com.microsoft"}
     assert result.model.graph.opset_imports[""] == 17

@@ -40,6 +40,7 @@ from bitwright.decide.ops import RULES
 from bitwright.emit.qlinear_rules import INTEGER_OPS
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import INT8, INT16, UINT8, UINT16
+from bitwright.recipe import Emulation
 
 # Op type -> what stands in its place; None: nothing, its quantizer does its work.
 EXPECTED = {op: RULES[op].integer_op for op in INTEGER_OPS} | {"Relu": None, "Clip": None}
@@ -299,9 +300,11 @@ def test_a_float_result_of_a_matmul_is_an_integer_product_with_its_scale():
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_unquantized_outputs_come_from_integer_products(op_type, per_channel):
     model = OP_MODELS[op_type]()
-    place = Placement(isolated=True, float_bias_add=False, unquantized_outputs=(op_type,))
     result = assert_like_pairs(
-        model, place=place, per_channel=per_channel, samples=op_samples(model)
+        model,
+        place=Placement(isolated=True, float_bias_add=False, unquantized_outputs=(op_type,)),
+        per_channel=per_channel,
+        samples=op_samples(model),
     )
     written = {"Conv": "ConvInteger", "MatMul": "MatMulInteger", "Gemm": "QGemm"}[op_type]
     assert ops(result)[written] >= 1
@@ -507,9 +510,9 @@ def test_W17_an_excluded_node_reads_float():
         ({"weight": INT16}, "QOperator holds int8 and uint8 only.*weights.*int16"),
         ({"overrides": {"h": Override(qtype=INT16)}}, "only, and 'h' is to be int16"),
         ({"block_size": 8}, "QOperator has no blocks; drop block_size"),
-        ({"place": Placement(weight_pairs=True)}, "place.weight_pairs is about Q/DQ pairs"),
-        ({"place": Placement(dedicated_pairs=True)}, "place.dedicated_pairs is about"),
-        ({"place": Placement(contrib_ops=True)}, "place.contrib_ops is about"),
+        ({"emulate": Emulation(weight_pairs=True)}, "emulate.weight_pairs is about Q/DQ pairs"),
+        ({"emulate": Emulation(dedicated_pairs=True)}, "emulate.dedicated_pairs is about"),
+        ({"emulate": Emulation(contrib_ops=True)}, "emulate.contrib_ops is about"),
     ],
     ids=lambda value: str(value)[:30],
 )

@@ -41,7 +41,7 @@ def sizes_of(arrays):
 @given(seed=st.integers(0, 1000), channels=st.integers(1, 9))
 def test_both_sides_of_a_pair_become_the_root_of_their_product(seed, channels):
     model = make_chain(RELU, seed=seed, channels=channels)
-    twin, _ = equalized(model, append_bias=False, weight_threshold=None)
+    twin, _ = equalized(model, {"append_bias": False}, weight_threshold=None)
     before, after = wide(model), wide(twin)
     root = np.sqrt(np.prod(sizes_of(before), axis=0))
     for size in sizes_of(after):
@@ -121,7 +121,7 @@ def test_small_channels_are_left_alone_below_the_threshold():
     before = wide(model)
     ahead, behind = sizes_of(before)
     middle = float(np.median(ahead + behind))
-    twin, _ = equalized(model, append_bias=False, weight_threshold=middle)
+    twin, _ = equalized(model, {"append_bias": False}, weight_threshold=middle)
     after = wide(twin)
     small = ahead + behind < middle
     assert 0 < small.sum() < 8
@@ -195,7 +195,9 @@ def test_adaptive_sweeps_go_on_until_nothing_moves():
 def test_a_larger_threshold_of_changes_stops_earlier():
     model = make_tower()
     sweeps = [
-        equalized(model, steps=-1, weight_threshold=None, total_layer_diff_threshold=most)[1].sweeps
+        equalized(model, {"total_layer_diff_threshold": most}, steps=-1, weight_threshold=None)[
+            1
+        ].sweeps
         for most in (0.0, 2e-7, 1e-2)
     ]
     assert sweeps[0] >= sweeps[1] > sweeps[2]
@@ -258,7 +260,9 @@ def towers(draw):
     threshold=st.sampled_from([None, 0.5]),
 )
 def test_any_net_computes_what_it_did(model, steps, append_bias, threshold):
-    twin, _ = equalized(model, steps=steps, append_bias=append_bias, weight_threshold=threshold)
+    twin, _ = equalized(
+        model, {"append_bias": append_bias}, steps=steps, weight_threshold=threshold
+    )
     onnx.checker.check_model(as_proto(twin), full_check=True)
     assert difference(model, twin, make_samples(model, 2)) < 1e-5
 

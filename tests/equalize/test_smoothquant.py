@@ -173,7 +173,7 @@ def test_without_folding_every_division_is_a_mul():
     samples = make_samples(model)
     before = ops(model)["Mul"]
     folded = quantized(model, samples, SmoothQuant())
-    spelled = quantized(model, samples, SmoothQuant(folding=False))
+    spelled = quantized(model, samples, SmoothQuant(), emulate={"smooth_folding": False})
     assert ops(folded)["Mul"] == before
     assert ops(spelled)["Mul"] == before + 2
 

@@ -99,7 +99,7 @@ def test_W2_a_clip_whose_bounds_leave_out_zero_is_kept(low, high, recipe):
 def test_W2_a_clip_that_the_quantizer_repeats_exactly_is_absorbed(low, high):
     model = make_clipped(low, high)
     samples = make_samples(model)
-    recipe = {"base": "int8", "place": {"keep_activations": True}}
+    recipe = {"base": "int8", "emulate": {"keep_activations": True}}
     kept = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
     absorbed = bitwright.quantize(model, data=samples, recipe="int8", holdout=False)
     assert ops(kept)["Clip"] == 1

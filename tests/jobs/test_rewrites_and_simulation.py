@@ -12,9 +12,15 @@ from support.rewriting import to_last
 import bitwright
 from bitwright import RandomData
 from bitwright.errors import RecipeError
-from bitwright.recipe import Recipe, Rewrites, Selection, Simulation, SmoothQuant
-
-OFF = dict.fromkeys(Simulation.__struct_fields__, False)
+from bitwright.recipe import (
+    Emulation,
+    Recipe,
+    Rewrites,
+    Selection,
+    Simulation,
+    SimulationSwitches,
+    SmoothQuant,
+)
 
 
 def make_npu_cnn():
@@ -77,12 +83,11 @@ REWRITES = {
     "swish_to_mul": {"HardSwish": 0},  # there is none: its own tests have some
     "fuse_instance_norm": {"InstanceNormalization": 1},
     "fuse_l2_norm": {"LpNormalization": 1, "Sqrt": 0},
-    "clip_to_relu": {"Clip": 0},
     "clip6_to_relu": {"Clip": 0},
     "channels_last": {"Transpose": 2},
-    "widen_interface": {},
     "conv_attributes": {},
 }
+EMULATED = {"clip_to_relu": {"Clip": 0}, "widen_interface": {}}
 SIMULATIONS = {
     "leaky_relu": ("the slope of 1 LeakyRelu", {"LeakyRelu": 1}),
     "sigmoid": ("1 Sigmoid by HardSigmoid", {"Sigmoid": 0, "HardSigmoid": 1}),
@@ -107,11 +112,11 @@ def assert_ops(result, expected):
     assert {op: found[op] for op in expected} == expected
 
 
-@pytest.mark.parametrize("field", REWRITES)
+@pytest.mark.parametrize("field", [*REWRITES, *EMULATED])
 def test_each_rewrite_alone(field):
-    recipe = Recipe(rewrite=Rewrites(**{field: True}))
+    recipe = Recipe(**{"emulate" if field in EMULATED else "rewrite": {field: True}})
     result = bitwright.quantize(MODEL, data=SAMPLES, recipe=recipe, progress=False)
-    assert_ops(result, REWRITES[field])
+    assert_ops(result, (REWRITES | EMULATED)[field])
     onnx.checker.check_model(result.to_proto(), full_check=True)
     # The figures are those of a comparison with the model that was given.
     turned = field == "channels_last"
@@ -124,9 +129,16 @@ def test_each_rewrite_alone(field):
         assert comparison.sqnr > (15 if "clip" in field else 20)
 
 
-@pytest.mark.parametrize("field", Simulation.__struct_fields__)
+def simulating(*fields):
+    """Return a recipe that simulates nothing but this."""
+    alone = {name: name in fields for name in SimulationSwitches.__struct_fields__}
+    asked = {name: True for name in fields if name in Simulation.__struct_fields__}
+    return Recipe(simulate=Simulation(**asked), emulate={"simulate": alone})
+
+
+@pytest.mark.parametrize("field", SIMULATIONS)
 def test_each_simulation_alone(field):
-    recipe = Recipe(simulate=Simulation(**(OFF | {field: True})))
+    recipe = simulating(field)
     result = bitwright.quantize(MODEL, data=SAMPLES, recipe=recipe, progress=False)
     sentence, expected = SIMULATIONS[field]
     assert_ops(result, expected)
@@ -143,6 +155,7 @@ def test_each_simulation_alone(field):
 def test_everything_at_once_and_the_plan_applied_again():
     recipe = Recipe(
         rewrite=Rewrites(**dict.fromkeys(REWRITES, True), fix_shapes={"n": 1}),
+        emulate=Emulation(**dict.fromkeys(EMULATED, True)),
         simulate=Simulation(**dict.fromkeys(Simulation.__struct_fields__, True)),
     )
     result = bitwright.quantize(MODEL, data=SAMPLES, recipe=recipe, progress=False)
@@ -154,7 +167,7 @@ def test_everything_at_once_and_the_plan_applied_again():
 
 
 def test_steps_in_bfloat16_stay_float_with_a_reason():
-    recipe = Recipe(simulate=Simulation(**(OFF | {"softmax": True})))
+    recipe = simulating("softmax")
     plan = bitwright.make_plan(MODEL, data=SAMPLES, recipe=recipe, progress=False)
     reasons = {node.reason for name, node in plan.nodes.items() if name.startswith("y_")}
     assert reasons == {"it is a bfloat16 step of the simulated NPU"}

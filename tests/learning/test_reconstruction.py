@@ -12,7 +12,7 @@ from support.models import build, info, node, normal
 
 from bitwright.numerics.types import INT4
 from bitwright.plan import Parameters
-from bitwright.recipe import AdaQuant, AdaRound
+from bitwright.recipe import AdaQuant, AdaRound, LearningDetails
 
 torch = pytest.importorskip("torch", reason="learning is torch code")
 
@@ -47,16 +47,19 @@ def quantizer():
     return FakeQuantizer.of(PARAMETERS, WEIGHT.shape)
 
 
-def learner_of(method):
+ALL_LEARN = LearningDetails(holdout_fraction=0)
+UNSELECTIVE = LearningDetails(selective=False)
+
+
+def learner_of(method, details=ALL_LEARN):
     weights = {"w": (torch.from_numpy(WEIGHT), quantizer())}
     if isinstance(method, AdaRound):
-        return AdaRoundLearner(weights, method)
+        return AdaRoundLearner(weights, method, details=details)
     return AdaQuantLearner(weights, method)
 
 
-def learn(method, samples=None, **options):
-    target = target_of(samples or inputs(), **options)
-    return reconstruct(target, learner_of(method), method)
+def learn(method, samples=None, details=ALL_LEARN):
+    return reconstruct(target_of(samples or inputs()), learner_of(method), method, details)
 
 
 def error_of(weight, samples):
@@ -73,7 +76,7 @@ def all_errors(samples):
 
 
 def test_adaround_finds_one_of_the_best_roundings():
-    outcome = learn(AdaRound(iterations=200, holdout_fraction=0, batch_size=16))
+    outcome = learn(AdaRound(iterations=200, batch_size=16))
     errors = sorted(all_errors(inputs()))
     reached = error_of(outcome.constants["w"], inputs())
     assert outcome.after == pytest.approx(reached, rel=1e-6)  # a sum of float32 values
@@ -83,7 +86,7 @@ def test_adaround_finds_one_of_the_best_roundings():
 
 
 def test_adaquant_lowers_the_error_and_stays_on_the_grid():
-    outcome = learn(AdaQuant(iterations=150, learning_rate=0.01, holdout_fraction=0, batch_size=16))
+    outcome = learn(AdaQuant(iterations=150, learning_rate=0.01, batch_size=16))
     assert outcome.after < 0.7 * outcome.before
     np.testing.assert_array_equal(
         outcome.constants["w"] * 2, torch.round(outcome.constants["w"] * 2)
@@ -91,11 +94,9 @@ def test_adaquant_lowers_the_error_and_stays_on_the_grid():
 
 
 def test_scales_learn_where_they_may():
-    method = AdaQuant(
-        iterations=80, learning_rate=1e-3, scale_learning_rate=1e-2, holdout_fraction=0
-    )
+    method = AdaQuant(iterations=80, learning_rate=1e-3, scale_learning_rate=1e-2)
     learner = AdaQuantLearner({"w": (torch.from_numpy(WEIGHT), quantizer())}, method, ["w"])
-    outcome = reconstruct(target_of(inputs()), learner, method)
+    outcome = reconstruct(target_of(inputs()), learner, method, ALL_LEARN)
     assert outcome.after < outcome.before
     scale = learner.scales()["w"]
     assert scale != 0.5
@@ -104,31 +105,33 @@ def test_scales_learn_where_they_may():
 
 
 def test_the_same_seed_learns_the_same_and_another_does_not():
-    method = AdaQuant(iterations=20, learning_rate=0.01, batch_size=2, selective=False)
-    first, second = (learn(method) for _ in range(2))
+    method = AdaQuant(iterations=20, learning_rate=0.01, batch_size=2)
+    first, second = (learn(method, details=UNSELECTIVE) for _ in range(2))
     assert torch.equal(first.constants["w"], second.constants["w"])
-    other = reconstruct(target_of(inputs()), learner_of(method), method, seed=1)
+    other = reconstruct(target_of(inputs()), learner_of(method), method, UNSELECTIVE, seed=1)
     assert other.before != first.before  # other samples are held out
 
 
 def test_what_does_not_help_unseen_samples_is_not_kept():
     wild = AdaQuant(iterations=3, learning_rate=5.0)
-    assert learn(wild).constants is None
-    kept = learn(AdaQuant(iterations=3, learning_rate=5.0, selective=False))
+    assert learn(wild, details=LearningDetails()).constants is None
+    kept = learn(wild, details=UNSELECTIVE)
     assert kept.constants is not None and kept.after > kept.before
 
 
 def test_learning_stops_early_where_nothing_gets_better():
-    options = {"holdout_fraction": 0, "early_stop": True, "batch_size": 16, "layerwise_fraction": 0}
-    assert learn(AdaQuant(iterations=50, learning_rate=1e-9, **options)).steps <= 20
-    patient = AdaQuant(iterations=50, learning_rate=1e-4, holdout_fraction=0, batch_size=16)
+    early = LearningDetails(holdout_fraction=0, early_stop=True)
+    method = AdaQuant(iterations=50, learning_rate=1e-9, batch_size=16, layerwise_fraction=0)
+    assert learn(method, details=early).steps <= 20
+    patient = AdaQuant(iterations=50, learning_rate=1e-4, batch_size=16)
     assert learn(patient).steps == 50
 
 
 def test_a_large_error_takes_the_other_learning_rate():
-    rates = {"learning_rate": 0.0, "learning_rate_above": (0.0, 1.0)}
-    method = AdaQuant(iterations=3, selective=False, **rates)
-    assert learn(method).after != learn(method).before
+    method = AdaQuant(iterations=3, learning_rate=0.0)
+    details = LearningDetails(selective=False, learning_rate_above=(0.0, 1.0))
+    outcome = learn(method, details=details)
+    assert outcome.after != outcome.before
 
 
 def test_the_target_is_what_float_gives_for_float_inputs():
@@ -142,16 +145,13 @@ def test_the_target_is_what_float_gives_for_float_inputs():
 def test_float_inputs_are_mixed_in_element_by_element():
     floats = inputs()
     broken = [{"x": torch.zeros_like(sample["x"])} for sample in floats]
-    method = AdaQuant(iterations=30, learning_rate=0.01, drop_ratio=0.0, holdout_fraction=0)
+    method = AdaQuant(iterations=30, learning_rate=0.01)
     learner = learner_of(method)
-    reconstruct(target_of(broken, floats), learner, method)
+    mixing = LearningDetails(drop_ratio=0.0, holdout_fraction=0)
+    reconstruct(target_of(broken, floats), learner, method, mixing)
     moved = learner.hard()["w"]
     blind = learner_of(method)
-    reconstruct(
-        target_of(broken, floats),
-        blind,
-        AdaQuant(iterations=30, learning_rate=0.01, holdout_fraction=0),
-    )
+    reconstruct(target_of(broken, floats), blind, method, ALL_LEARN)
     assert not torch.equal(moved, blind.hard()["w"])
     assert torch.equal(blind.hard()["w"], quantizer().nearest(torch.from_numpy(WEIGHT)))
 
@@ -163,13 +163,13 @@ def test_samples_of_different_sizes_are_run_one_by_one():
     apart = [target_of(part) for part in (even, odd)]
     errors = [target.error({}, torch.arange(4)) for target in apart]
     assert mixed.error({}, torch.arange(8)) == pytest.approx((errors[0] * 4 + errors[1] * 12) / 16)
-    method = AdaQuant(iterations=10, learning_rate=0.01, holdout_fraction=0)
-    assert reconstruct(mixed, learner_of(method), method).steps == 10
+    method = AdaQuant(iterations=10, learning_rate=0.01)
+    assert reconstruct(mixed, learner_of(method), method, ALL_LEARN).steps == 10
 
 
 def test_the_regularizer_grows_steeper_and_comes_after_the_warm_start():
-    method = AdaRound(iterations=100, warm_start=0.2, beta=(20.0, 2.0), regularization=1.0)
-    learner = learner_of(method)
+    details = LearningDetails(warm_start=0.2, beta=(20.0, 2.0), regularization=1.0)
+    learner = learner_of(AdaRound(iterations=100), details)
     assert learner.add_regularizer(0.19) is None
     flat, steep = learner.add_regularizer(0.2), learner.add_regularizer(0.99)
     assert 0 < steep < flat <= 1
@@ -179,8 +179,8 @@ def test_the_regularizer_grows_steeper_and_comes_after_the_warm_start():
 
 
 def test_the_gradient_of_the_regularizer_is_that_of_its_size():
-    method = AdaRound(warm_start=0.0, beta=(3.0, 3.0), regularization=7.0)
-    learner = learner_of(method)
+    details = LearningDetails(warm_start=0.0, beta=(3.0, 3.0), regularization=7.0)
+    learner = learner_of(AdaRound(), details)
     [alpha] = learner.parameter_groups(0.1)[0][0]
     learner.add_regularizer(0.5)
     given = alpha.grad.clone()
@@ -212,7 +212,7 @@ def test_weights_beyond_the_type_have_one_integer_only():
 
 def test_learning_layer_by_layer_is_a_start_that_is_learned_on_from():
     samples = inputs()
-    options = {"iterations": 200, "holdout_fraction": 0, "batch_size": 16}
+    options = {"iterations": 200, "batch_size": 16}
     outcomes = [
         learn(AdaRound(layerwise_fraction=part, **options), samples) for part in (0.0, 0.75, 1.0)
     ]
@@ -257,13 +257,13 @@ def test_a_bias_makes_up_for_what_weights_leave_on_average():
     weights = {"w": (torch.from_numpy(WEIGHT), quantizer())}
     coarse = FakeQuantizer(torch.tensor(0.25), torch.tensor(0), -128, 127)
     fine = FakeQuantizer(torch.tensor(1e-6), torch.tensor(0), -(2.0**31), 2.0**31 - 1)
-    method = AdaRound(iterations=40, holdout_fraction=0, layerwise_fraction=1.0)
+    method = AdaRound(iterations=40, layerwise_fraction=1.0)
     errors = []
     for own in (None, coarse, fine):
         target = SegmentTarget(graph, samples, samples, fixed=fixed)
         biases = {} if own is None else {"w": Bias("b", fixed["b"], own)}
         learner = AdaRoundLearner(weights, method, biases)
-        errors.append(reconstruct(target, learner, method).after)
+        errors.append(reconstruct(target, learner, method, ALL_LEARN).after)
         if own is not None:
             steps = learner.hard()["b"] / own.scale
             torch.testing.assert_close(steps, torch.round(steps))

@@ -10,6 +10,7 @@ from bitwright.recipe import MinMSE, NonOverflow, Recipe
 from bitwright.recipe.rules import RULES
 
 ADAROUND = {"fine_tune": {"method": "adaround"}}
+RESTRICTED = {"emulate": {"restricted_asymmetric": True}}
 LIMITS = {"scales": "power-of-two", "limits": {}}
 
 
@@ -19,8 +20,11 @@ LIMITS = {"scales": "power-of-two", "limits": {}}
         ({"activation": "int8", "weight": "uint8"}, "no kernel"),
         ({"ranges": {"method": "min-mse"}}, "set scales='power-of-two'"),
         ({"ranges": {"method": "non-overflow"}}, "set scales='power-of-two'"),
-        ({"restricted_asymmetric": True, "activation": "int8"}, "uint8 activations only"),
-        ({"restricted_asymmetric": True, "activation_symmetric": True}, "contradicts"),
+        (
+            {**RESTRICTED, "activation": "int8"},
+            "uint8 activations only",
+        ),
+        ({**RESTRICTED, "activation_symmetric": True}, "contradicts"),
         ({"min_real_range": 0}, "must be positive"),
         ({"block_size": 1}, "at least 2"),
         ({"block_size": -4}, "at least 2"),
@@ -58,13 +62,10 @@ def test_power_of_two_methods_go_with_power_of_two_scales():
 BROKEN = [
     ({"mode": "dynamic", "weight": "int16"}, "weights in int8 or uint8, not int16"),
     ({"mode": "dynamic", "activation": "int8"}, "activations in uint8, not int8"),
-    ({"mode": "dynamic", "scales": "int16"}, "scales has no effect in dynamic mode"),
-    ({"mode": "dynamic", "place": {"isolated": True}}, "place.isolated has no effect in dynamic"),
     ({"mode": "dynamic", "equalize": {"absorb_biases": True}}, "which reads no data"),
     ({"mode": "cast"}, "both in float16 or both in bfloat16, not int8 and uint8"),
     ({"base": "float16", "scales": "int16"}, "scales has no effect in the mode cast"),
     ({"float_io": False}, "float_io is for the mode cast"),
-    ({"mode": "weight-only", "per_channel": True}, "per_channel has no effect in weight-only mode"),
     (
         {"mode": "weight-only", "rewrite": {"fuse_gelu": True}},
         "rewrite.fuse_gelu has no effect in weight-only mode",
@@ -81,7 +82,7 @@ BROKEN = [
     ({"mode": "dynamic", "rounding": "gptq"}, "is for static mode"),
     ({"rounding": "gptq", **ADAROUND}, "leave out one of them"),
     ({"rounding": "gptq", "weight": "int16"}, "2- to 8-bit integers"),
-    ({"rounding": "gptq", "place": {"weight_pairs": True}}, "keeps float weights"),
+    ({"rounding": "gptq", "emulate": {"weight_pairs": True}}, "keeps float weights"),
     ({"gain_correction": True}, "set bias_correction='sequential' with it"),
     ({"gain_correction": True, "bias_correction": "sequential"}, "set per_channel=true"),
     (
@@ -122,7 +123,7 @@ BROKEN = [
     ({"overrides": {"x": {"ranges": {"method": "min-mse"}}}}, "the range method MinMSE gives"),
     ({"bias": "int16", "quantize_bias": False}, "bias='int16' contradicts quantize_bias=False"),
     (
-        {"restricted_asymmetric": True, "scales": "int16"},
+        {**RESTRICTED, "scales": "int16"},
         "restricted_asymmetric chooses float scales and contradicts scales='int16'",
     ),
     ({"weight": "bfp16"}, "bfp16 is for the formats extended and fix-neuron"),
@@ -132,29 +133,32 @@ BROKEN = [
         "block_size has no meaning for bfp16 weights",
     ),
     ({"format": "extended", "weight": "bfp16", **LIMITS}, "limits are about integers"),
-    ({"format": "extended", "place": {"contrib_ops": True}}, "name two domains for one op"),
+    ({"format": "extended", "emulate": {"contrib_ops": True}}, "name two domains for one op"),
     (
-        {"format": "extended", "place": {"block_rounding": "half-even"}},
-        "place.block_rounding is for shared-exponent formats",
+        {"format": "extended", "emulate": {"block_rounding": "half-even"}},
+        "emulate.block_rounding is for shared-exponent formats",
     ),
     (
-        {"format": "fix-neuron", "place": {"vendor_names": "quark"}},
-        "place.vendor_names is about pairs and blocks",
+        {"format": "fix-neuron", "emulate": {"vendor_names": "quark"}},
+        "emulate.vendor_names is about pairs and blocks",
     ),
     (
-        {"format": "fix-neuron", "place": {"weight_pairs": True}},
-        "place.weight_pairs has no place in the format fix-neuron",
+        {"format": "fix-neuron", "emulate": {"weight_pairs": True}},
+        "emulate.weight_pairs has no place in the format fix-neuron",
     ),
     ({"format": "fix-neuron", "block_size": 32}, "block_size has no place in the format fix-neur"),
     (
-        {"format": "fix-neuron", "place": {"dedicated_dequantizers": True}},
-        "place.dedicated_dequantizers is about pairs",
+        {"format": "fix-neuron", "emulate": {"dedicated_dequantizers": True}},
+        "emulate.dedicated_dequantizers is about pairs",
     ),
     ({"format": "extended", "float16": "keep"}, "the format extended computes scales in float32"),
     ({"float16": "keep", "activation": "uint16"}, "too few to hold uint16 values"),
     ({"activation": "int8", "weight": "uint8"}, "have no kernel in ONNX Runtime"),
-    ({"restricted_asymmetric": True, "activation": "int8"}, "for uint8 activations only"),
-    ({"restricted_asymmetric": True, "activation_symmetric": True}, "choose one"),
+    (
+        {**RESTRICTED, "activation": "int8"},
+        "for uint8 activations only",
+    ),
+    ({**RESTRICTED, "activation_symmetric": True}, "choose one"),
     ({"min_real_range": 0}, "min_real_range must be positive, not 0"),
     ({"block_size": 1}, "block_size must be 0 (no blocks) or at least 2, not 1"),
     (
@@ -164,7 +168,7 @@ BROKEN = [
     ({"limits": {}}, "set scales='power-of-two' with them"),
     ({**LIMITS, "per_channel": True}, "limits need one scale for each tensor"),
     (
-        {"format": "qoperator", "place": {"fuse_pairs": [["Conv", "Relu"]]}},
+        {"format": "qoperator", "emulate": {"fuse_pairs": [["Conv", "Relu"]]}},
         "fuse_pairs is not for the format qoperator",
     ),
     ({"output_ranges": {"Relu": [1, 0]}}, "output_ranges of 'Relu' must be (low, high), not (1.0"),
@@ -179,3 +183,30 @@ def test_every_rule_of_the_table_has_a_recipe_that_breaks_it(rule, broken):
         load_recipe(fields)
     assert said in str(error.value)
     assert rule.sentence.rpartition("}")[2] in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"mode": "dynamic", "scales": "int16"}, "scales has no effect in dynamic mode"),
+        ({"mode": "dynamic", "place": {"isolated": True}}, "place.isolated has no effect in dyna"),
+        ({"mode": "weight-only", "per_channel": True}, "per_channel has no effect in weight-only"),
+        ({"mode": "dynamic", "emulate": {"weight_pairs": True}}, "emulate.weight_pairs has no eff"),
+        (
+            {"base": "float16", "emulate": {"limits": {"shift_cut": False}}},
+            "emulate.limits has no effect in the mode cast",
+        ),
+        (
+            {
+                "mode": "weight-only",
+                **ADAROUND,
+                "emulate": {"fine_tune": {"output_pairs": True}},
+            },
+            "output_pairs of fine_tune has no effect in weight-only mode",
+        ),
+    ],
+)
+def test_what_a_mode_has_no_use_for_is_refused(fields, said):
+    with pytest.raises(RecipeError) as error:
+        load_recipe(fields)
+    assert said in str(error.value)

@@ -16,13 +16,13 @@ from bitwright.numerics.types import INT4, INT8, INT16, UINT8, UINT16
 from bitwright.recipe import (
     MSE,
     Distribution,
+    Emulation,
     Entropy,
     LayerwisePercentile,
     MeanExtremes,
     MinMax,
     Override,
     Percentile,
-    Placement,
     Recipe,
     Selection,
 )
@@ -60,8 +60,8 @@ recipes = st.builds(
         exclude=st.lists(names, max_size=3).map(tuple),
         subgraphs=st.booleans(),
     ),
-    place=st.builds(
-        Placement,
+    emulate=st.builds(
+        Emulation,
         dedicated_pairs=st.booleans(),
         channel_axes=st.dictionaries(names, st.integers(-3, 3), max_size=2),
     ),
@@ -93,9 +93,9 @@ def test_a_recipe_is_frozen():
 
 
 def test_a_default_recipe_is_not_changed_by_what_is_made_of_it():
-    changed = Recipe().replace(place=Placement(channel_axes={"Conv": 0}))
-    assert changed.place.channel_axes == {"Conv": 0}
-    assert Recipe().place.channel_axes == {}
+    changed = Recipe().replace(emulate=Emulation(channel_axes={"Conv": 0}))
+    assert changed.emulate.channel_axes == {"Conv": 0}
+    assert Recipe().emulate.channel_axes == {}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 
 from bitwright.equalize.cle import equalize_layers
 from bitwright.graph import infer_shapes, load_model
-from bitwright.recipe import CrossLayerEqualization
+from bitwright.recipe import CrossLayerEqualization, EqualizationDetails
 from support.models import build, node, normal, run, weight
 
 
@@ -81,11 +81,12 @@ def make_mobilenet(*, channels=16, blocks=3, size=16, width=1.2, clip=None, seed
     return build(nodes, {"x": [1, 3, size, size]}, {"y": [1, 10]}, constants)
 
 
-def equalized(model, **options):
-    """Return the equalized twin of a model, and what was found."""
-    twin = load_model(model)
-    infer_shapes(twin)
-    return twin, equalize_layers(twin, CrossLayerEqualization(**options))
+def equalized(model, details=None, **options):
+    """Return the equalized model, and what was found."""
+    loaded = load_model(model)
+    infer_shapes(loaded)
+    asked = CrossLayerEqualization(**options), EqualizationDetails(**(details or {}))
+    return loaded, equalize_layers(loaded, *asked)
 
 
 def difference(model, other, samples):

@@ -7,13 +7,12 @@ from bitwright.recipe import Limits, MinMSE, Placement, Recipe, Selection
 from bitwright.targets import NPU_CNN
 
 
-def npu_recipe(*, op_types=NPU_CNN.op_types, place=None, **fields):
-    """Return a recipe as the NPU wants it; `place` changes single fields of the placement."""
+def npu_recipe(*, op_types=NPU_CNN.op_types, place=None, emulate=None, **fields):
+    """Return a recipe as the NPU wants it; `place` and `emulate` change single fields."""
     placement = {
         "isolated": True,
         "force_shared": True,
         "float_bias_add": False,
-        "keep_activations": True,
         "fuse_activations": ("Relu", "Clip", "LeakyRelu", "PRelu"),
         **(place or {}),
     }
@@ -29,6 +28,7 @@ def npu_recipe(*, op_types=NPU_CNN.op_types, place=None, **fields):
             "limits": Limits(),
             "select": Selection(op_types=op_types),
             "place": Placement(**placement),
+            "emulate": {"keep_activations": True, **(emulate or {})},
             **fields,
         }
     )

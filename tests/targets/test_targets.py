@@ -8,7 +8,8 @@ import pytest
 import bitwright
 from bitwright import load_recipe
 from bitwright.errors import TargetError
-from bitwright.recipe import Limits, named_recipe
+from bitwright.recipe import LimitDetails, named_recipe
+from bitwright.recipe.emulate import with_new_places
 from bitwright.targets import NPU_CNN, TARGETS, find_target
 
 MOVED = json.loads((Path(__file__).parent / "moved_targets.json").read_text())
@@ -36,7 +37,9 @@ def test_an_unknown_target_is_refused_with_the_nearest_ones():
 
 
 def test_every_limit_has_its_switch_in_a_recipe():
-    assert {rule.name for rule in NPU_CNN.limits} == {*Limits.__struct_fields__} - {"max_rounds"}
+    assert {rule.name for rule in NPU_CNN.limits} == {*LimitDetails.__struct_fields__} - {
+        "max_rounds"
+    }
 
 
 def merged(now, before):
@@ -49,7 +52,7 @@ def merged(now, before):
 @pytest.mark.parametrize("name", MOVED)
 def test_targets_that_were_python_ask_for_what_they_did_before(name):
     recipe = json.loads(load_recipe(None, name).to_json())
-    before = MOVED[name]["recipe"]
+    before = with_new_places(MOVED[name]["recipe"])
     assert merged(recipe, before) == recipe
 
 

@@ -16,6 +16,7 @@ from support.pair_models import Pairs, make_conv
 import bitwright
 from bitwright import verify
 from bitwright.errors import TargetError
+from bitwright.recipe import LimitDetails
 from bitwright.run import open_session
 from bitwright.targets import NPU_CNN
 from bitwright.verification import _CONSEQUENCES
@@ -449,7 +450,7 @@ def test_every_rule_is_listed_once():
     for target in ("cpu", "npu-cnn", "npu-transformer"):
         rules = verify(conv(), target).rules
         assert len(set(rules)) == len(rules)
-    assert set(bitwright.Limits.__struct_fields__) - {"max_rounds"} <= set(
+    assert set(LimitDetails.__struct_fields__) - {"max_rounds"} <= set(
         verify(conv(), "npu-cnn").rules
     )
 

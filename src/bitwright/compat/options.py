@@ -1,7 +1,7 @@
 """Options of other tools, translated into a recipe by tables: one row an option.
 
 A row reads the value of an option and returns the fields that it sets, by their paths:
-`{"place.weight_pairs": True}`. `to` makes the row of an option that sets one field.
+`{"emulate.weight_pairs": True}`. `to` makes the row of an option that sets one field.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bitwright.errors import RecipeError, did_you_mean
-from bitwright.recipe import Placement, Selection, SmoothQuant
+from bitwright.recipe import Emulation, Placement, Selection, SmoothQuant
 from bitwright.support.notices import warn_user
 
 __all__ = [
@@ -59,6 +59,7 @@ class RecipeParts:
     recipe: dict[str, Any] = field(default_factory=dict)
     select: dict[str, Any] = field(default_factory=dict)
     place: dict[str, Any] = field(default_factory=dict)
+    emulate: dict[str, Any] = field(default_factory=dict)
     calibration: dict[str, Any] = field(default_factory=dict)
     smooth: dict[str, Any] = field(default_factory=dict)
     rewrite: dict[str, Any] = field(default_factory=dict)
@@ -112,22 +113,25 @@ class RecipeParts:
         """Return the recipe's fields."""
         settings = dict(self.smooth)
         asked = settings.pop("asked", None)
-        if asked is None and settings:
+        folding: dict[str, Any] = {}
+        if "folding" in settings:
+            folding["smooth_folding"] = settings.pop("folding")
+        if asked is None and (settings or folding):
             raise RecipeError(
                 "SmoothQuantAlpha and SmoothQuantFolding go with SmoothQuant=True; add it."
             )
         # Other tools look at what is observed alone, and only static recipes have ranges.
-        observed = {"cut_saturated": False, "known_ranges": False}
+        observed: dict[str, Any] = {"cut_saturated": False, "known_ranges": False}
         is_static = self.recipe.get("mode", "static") == "static"
         # They write the type that they are told, as pairs for accelerators are written anyway.
         told = is_static and not self.place.get("isolated")
         signed: dict[str, Any] = {"unsigned_activations": False} if told else {}
         return {
-            **(observed if is_static else {}),
             **self.recipe,
             "smooth": SmoothQuant(**settings) if asked else None,
             "select": Selection(**self.select),
             "place": Placement(**{**signed, **self.place}),
+            "emulate": Emulation(**(observed if is_static else {}), **folding, **self.emulate),
         }
 
 
@@ -138,9 +142,9 @@ def translate(
 
     With `ignore`, an unknown option is ignored with a warning, else it is an error.
 
-    >>> rows = {"AddQDQPairToWeight": to("place.weight_pairs")}
+    >>> rows = {"AddQDQPairToWeight": to("emulate.weight_pairs")}
     >>> list(translate({"AddQDQPairToWeight": True}, rows))
-    [('AddQDQPairToWeight', {'place.weight_pairs': True})]
+    [('AddQDQPairToWeight', {'emulate.weight_pairs': True})]
     >>> list(translate({"AddPairToWeight": True}, rows))
     Traceback (most recent call last):
     bitwright.errors.RecipeError: unknown option 'AddPairToWeight'. Did you mean \

@@ -65,7 +65,7 @@ def _check_convert(name: str, value: ir.Value, override: Override, recipe: Recip
     where = f"the override of {name!r} asks for convert, but"
     if not recipe.output_format.standard_pairs:
         raise RecipeError(f"{where} only the format qdq has pairs behind pairs.")
-    if recipe.place.dedicated_pairs:
+    if recipe.emulate.dedicated_pairs:
         raise RecipeError(f"{where} dedicated_pairs gives each reader a pair of its own.")
     if is_constant(value):
         raise RecipeError(f"{where} it is a constant; give a constant the type it needs.")

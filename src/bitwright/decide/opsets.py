@@ -55,7 +55,7 @@ def needed_opset(model: ir.Model, recipe: Recipe) -> int:
                 f"ONNX has no QuantizeLinear to {qtype}; use one of int8, uint8, int16, uint16, "
                 "int4, uint4, or the format extended, which has every type."
             )
-        if not (recipe.place.contrib_ops and qtype.bits in _contrib_bits(recipe)):
+        if not (recipe.emulate.contrib_ops and qtype.bits in _contrib_bits(recipe)):
             needed.append(qtype.min_opset)
     if recipe.block_size or any(o.block_size for o in overrides):
         needed.append(_BLOCKS)
@@ -66,7 +66,7 @@ def needed_opset(model: ir.Model, recipe: Recipe) -> int:
 
 def _least_opset(own: int, recipe: Recipe) -> int:
     """Return the opset that a model is raised to whatever its types are."""
-    if recipe.place.conventions == "bitwright":
+    if recipe.emulate.conventions == "bitwright":
         return _PREFERRED
     # ONNX Runtime's tool leaves what can be written at all; there, channels below 13 do not load.
     if recipe.mode == "dynamic":
@@ -83,7 +83,7 @@ def _contrib_bits(recipe: Recipe) -> tuple[int, ...]:
 
     They take both at any opset, but ONNX Runtime's tool raises it for 16 bits all the same.
     """
-    return (4,) if recipe.place.conventions == "onnxruntime" else (4, 16)
+    return (4,) if recipe.emulate.conventions == "onnxruntime" else (4, 16)
 
 
 def _takes_any_opset(qtype: QType, recipe: Recipe) -> bool:
@@ -92,7 +92,7 @@ def _takes_any_opset(qtype: QType, recipe: Recipe) -> bool:
     Casts to float8 and tensors of 4 bits are as old as their standard pairs.
     """
     if qtype.is_integer and qtype.bits == 16:
-        return recipe.place.extended_ops or recipe.output_format.single_nodes
+        return recipe.emulate.extended_ops or recipe.output_format.single_nodes
     return not qtype.min_opset or (qtype.bits == 8 and qtype.is_integer)
 
 

@@ -63,7 +63,7 @@ def decide(
         outputs=dict(layout.outputs),
         notes=notes,
     )
-    if recipe.place.adjust_for_bias:
+    if recipe.emulate.adjust_for_bias:
         prevent_bias_overflow(model, layout, plan)
     plan = apply_limits(model, plan)
     fit_narrow_biases(layout, plan)
@@ -134,7 +134,7 @@ def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> Non
         node = nodes[entry.absorbed_by]
         target = plan.nodes[entry.absorbed_by].outputs[0]  # None where the clip behind it stays
         exact = target is None or may_absorb(node, plan, target)
-        if plan.recipe.place.keep_activations or not exact:
+        if plan.recipe.emulate.keep_activations or not exact:
             # It gets the parameters that it shares as its own.
             root, own = plan.tensors[plan.root(key)], plan.tensors[key]
             plan.tensors[key] = msgspec.structs.replace(root, tensor=own.tensor)
@@ -184,7 +184,7 @@ def _is_read_in_float(value: ir.Value, plan: QuantPlan) -> bool:
 
 def _round_convolutions_by_squant(plan: QuantPlan) -> None:
     """Round the weights of convolutions by SQuant, where they are stored as integers."""
-    if plan.recipe.place.weight_pairs:
+    if plan.recipe.emulate.weight_pairs:
         return
     keys = (node.inputs[1] for node in plan.nodes.values() if node.op == "Conv" and node.quantized)
     for key in keys:

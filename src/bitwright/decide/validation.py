@@ -144,7 +144,7 @@ def may_absorb(node: ir.Node, plan: QuantPlan, key: str) -> bool:
     By ONNX Runtime's it always may. But where the quantizer lets more than a step pass, as one of
     a symmetric range behind a Relu does, the model would compute something else.
     """
-    if plan.recipe.place.conventions == "bitwright":
+    if plan.recipe.emulate.conventions == "bitwright":
         return clips_exactly(node, plan, key)
     rule, parameters = RULES.get(node.op_type), plan.parameters(key)
     bounds = rule.bounds(node) if rule is not None and rule.bounds is not None else Skip("")

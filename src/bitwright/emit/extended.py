@@ -38,7 +38,7 @@ def emit_extended(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> 
     """Turn the float model, in place, into one with pairs of the vendor's operators.
 
     Tensors in block formats get one operator instead of a pair. With `place.portable` each
-    operator has a body in standard ones; with `place.extended_ops` off, standard operators stand
+    operator has a body in standard ones; with `emulate.extended_ops` off, standard operators stand
     wherever they take the type.
     """
     _ExtendedWriter(model, plan, round_weights).write()
@@ -72,8 +72,8 @@ class _ExtendedWriter(QdqWriter):
     ) -> None:
         super().__init__(model, plan, round_weights)
         self._fused = fused
-        self._rounding = _ROUNDINGS.get(plan.recipe.place.block_rounding or "")
-        self._as_quark = plan.recipe.place.vendor_names == "quark"
+        self._rounding = _ROUNDINGS.get(plan.recipe.emulate.block_rounding or "")
+        self._as_quark = plan.recipe.emulate.vendor_names == "quark"
         self._opset = model.opset_imports[""]
         self._scaled_nodes: list[tuple[ir.Node, Op, Use]] = []
         self._block_nodes: list[tuple[ir.Node, QType]] = []
@@ -220,7 +220,7 @@ class _ExtendedWriter(QdqWriter):
     ) -> ir.Node:
         if self._is_left_standard(op_type, parameters, inputs[0]):
             return super()._node(op_type, inputs, parameters, output, name)
-        if self._plan.recipe.place.bfloat16_casts and _only_rounds_to_bfloat16(parameters):
+        if self._plan.recipe.emulate.bfloat16_casts and _only_rounds_to_bfloat16(parameters):
             self._unread += [value for value in inputs[1:] if value is not None]
             kind = ir.DataType.BFLOAT16 if op_type == "QuantizeLinear" else output.dtype
             assert kind is not None
@@ -238,7 +238,7 @@ class _ExtendedWriter(QdqWriter):
     ) -> bool:
         if parameters.block_size:
             return True  # scales in blocks are ONNX's own; the vendor's operator has none
-        if self._plan.recipe.place.extended_ops or self._fused:
+        if self._plan.recipe.emulate.extended_ops or self._fused:
             return False
         if parameters.qtype == INT32:  # ONNX dequantizes it, but has no op that quantizes to it
             is_bias = op_type == "DequantizeLinear" and _is_like_a_bias(source)

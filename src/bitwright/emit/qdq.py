@@ -48,7 +48,7 @@ class QdqWriter:
         self._plan = plan
         self._round = round_weights
         self._names = NameScope(model)
-        self._domain = "com.microsoft" if plan.recipe.place.contrib_ops else ""
+        self._domain = "com.microsoft" if plan.recipe.emulate.contrib_ops else ""
         self._nodes = {node.name or "": node for node in model.graph.all_nodes()}
         self._values = dict(iter_values(model))
         # By which users know them: what leaves the model is renamed before its pair.
@@ -96,7 +96,7 @@ class QdqWriter:
         for node, index in readers:
             if node not in own:
                 is_taken = bool(own) or is_result
-                split = self._plan.recipe.place.dedicated_dequantizers and is_taken
+                split = self._plan.recipe.emulate.dedicated_dequantizers and is_taken
                 own[node] = (
                     self._another_dequantizer(key, replacement, len(own)) if split else replacement
                 )
@@ -141,7 +141,7 @@ class QdqWriter:
     ) -> ir.Value:
         parameters = self._plan.parameters(key)
         if entry.role == "bias" or (
-            entry.role == "weight" and not self._plan.recipe.place.weight_pairs
+            entry.role == "weight" and not self._plan.recipe.emulate.weight_pairs
         ):
             return self._write_constant(key, entry, source, parameters)
         return self._write_pair(key, entry, source, parameters, result)

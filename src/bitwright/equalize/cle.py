@@ -22,7 +22,7 @@ import onnx_ir as ir
 from bitwright.equalize.cle_chains import Chains, Layer, Link, find_chains
 from bitwright.graph import NameScope
 from bitwright.graph.editing import replace_constant
-from bitwright.recipe import CrossLayerEqualization
+from bitwright.recipe import CrossLayerEqualization, EqualizationDetails
 
 __all__ = ["Equalized", "bias_divisor", "equalize_layers"]
 
@@ -54,7 +54,11 @@ class Equalized:
         return f"equalized {' and '.join(parts)} of layers{often}"
 
 
-def equalize_layers(model: ir.Model, options: CrossLayerEqualization) -> Equalized:
+def equalize_layers(
+    model: ir.Model,
+    options: CrossLayerEqualization,
+    details: EqualizationDetails = EqualizationDetails(),  # noqa: B008 (frozen)
+) -> Equalized:
     """Equalize the layers of a model in place and return what was found.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
@@ -70,7 +74,8 @@ def equalize_layers(model: ir.Model, options: CrossLayerEqualization) -> Equaliz
         for step in steps
         for layer in (_links_of(step)[0].head, *(link.tail for link in _links_of(step)))
     }
-    sweeps = _sweep_until_done(steps, layers, options) if steps else 0
+    sweeper = _Sweeper(steps, layers, options, details)
+    sweeps = sweeper.sweep_until_done() if steps else 0
     _write(layers, steps, NameScope(model))
     return Equalized(chains, sweeps)
 
@@ -140,49 +145,52 @@ class _Sized:
         return float((self.sums * np.abs(self.factors() - before)).sum() / self.layer.weight.size)
 
 
-def _sweep_until_done(
-    steps: list[_Step], layers: dict[Layer, _Sized], options: CrossLayerEqualization
-) -> int:
-    """Go through all steps as often as is asked for, and return how often that was."""
-    if options.steps != -1:
-        for _ in range(options.steps):
-            _sweep(steps, layers, options)
-        return options.steps
-    last, converged = float("inf"), 0
-    for sweep in range(1, _MOST_SWEEPS + 1):
-        before = {layer: sized.factors() for layer, sized in layers.items()}
-        _sweep(steps, layers, options)
-        change = sum(sized.change_since(before[layer]) for layer, sized in layers.items())
-        converged = converged + 1 if abs(change - last) <= _CONVERGED_WITHIN else 0
-        last = change
-        if change <= options.total_layer_diff_threshold or converged >= _CONVERGED_SWEEPS:
-            return sweep
-    return _MOST_SWEEPS
+@dataclass(frozen=True, slots=True)
+class _Sweeper:
+    """Goes through all pairs and triples of layers, and equalizes each."""
 
+    steps: list[_Step]
+    layers: dict[Layer, _Sized]
+    options: CrossLayerEqualization
+    details: EqualizationDetails
 
-def _sweep(
-    steps: list[_Step], layers: dict[Layer, _Sized], options: CrossLayerEqualization
-) -> None:
-    for step in steps:
-        if isinstance(step, Link):
-            _equalize_pair(step, layers, options)
-        else:
-            _equalize_triple(step, layers)
+    def sweep_until_done(self) -> int:
+        """Go through all steps as often as is asked for, and return how often that was."""
+        if self.options.steps != -1:
+            for _ in range(self.options.steps):
+                self._sweep()
+            return self.options.steps
+        last, converged = float("inf"), 0
+        for sweep in range(1, _MOST_SWEEPS + 1):
+            before = {layer: sized.factors() for layer, sized in self.layers.items()}
+            self._sweep()
+            change = sum(sized.change_since(before[layer]) for layer, sized in self.layers.items())
+            converged = converged + 1 if abs(change - last) <= _CONVERGED_WITHIN else 0
+            last = change
+            is_small = change <= self.details.total_layer_diff_threshold
+            if is_small or converged >= _CONVERGED_SWEEPS:
+                return sweep
+        return _MOST_SWEEPS
 
+    def _sweep(self) -> None:
+        for step in self.steps:
+            if isinstance(step, Link):
+                self._equalize_pair(step)
+            else:
+                _equalize_triple(step, self.layers)
 
-def _equalize_pair(
-    link: Link, layers: dict[Layer, _Sized], options: CrossLayerEqualization
-) -> None:
-    head, tail = layers[link.head], layers[link.tail]
-    before = head.output_sizes()
-    if options.append_bias and link.additions:
-        before = np.maximum(before, _bias_sizes(link, head, before))
-    behind = tail.input_sizes(link.inputs_per_channel)
-    factors = _usable(np.sqrt(_ratio(behind, before)))
-    if options.weight_threshold is not None:
-        factors = np.where(before + behind < options.weight_threshold, 1.0, factors)
-    head.scale_outputs(factors)
-    tail.scale_inputs(1 / factors, link.inputs_per_channel)
+    def _equalize_pair(self, link: Link) -> None:
+        head, tail = self.layers[link.head], self.layers[link.tail]
+        before = head.output_sizes()
+        if self.details.append_bias and link.additions:
+            before = np.maximum(before, _bias_sizes(link, head, before))
+        behind = tail.input_sizes(link.inputs_per_channel)
+        factors = _usable(np.sqrt(_ratio(behind, before)))
+        threshold = self.options.weight_threshold
+        if threshold is not None:
+            factors = np.where(before + behind < threshold, 1.0, factors)
+        head.scale_outputs(factors)
+        tail.scale_inputs(1 / factors, link.inputs_per_channel)
 
 
 def _equalize_triple(links: tuple[Link, Link], layers: dict[Layer, _Sized]) -> None:

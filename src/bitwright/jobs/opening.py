@@ -118,16 +118,19 @@ def open_model(source: Any, recipe: Recipe, providers: Sequence[str] | None = No
             optimize=recipe.optimize,
             widen=recipe.float16 == "widen",
             rewrite=recipe.rewrite,
+            widen_interface=recipe.emulate.widen_interface,
         )
     if recipe.overrides and recipe.float16 == "widen":
         recipe = _follow_widened_tensors(model, recipe)
     if recipe.bias_correction != "off":
         give_biases(model)
     before_simulation = None
-    if approximates(recipe.rewrite, recipe.simulate):
+    if approximates(recipe.rewrite, recipe.simulate, recipe.emulate):
         # This changes the function on purpose: results are measured against what it was.
         exact = graph.clone_model(model)
-        changes = approximate(model, rewrite=recipe.rewrite, simulate=recipe.simulate)
+        changes = approximate(
+            model, rewrite=recipe.rewrite, simulate=recipe.simulate, emulate=recipe.emulate
+        )
         notes += changes
         before_simulation = exact if changes else None
     _refuse_merged_nodes(recipe, named - {node.name for node in model.graph.all_nodes()})
@@ -186,7 +189,7 @@ def _equalize(model: ir.Model, recipe: Recipe) -> list[str]:
         return []
     from bitwright.equalize.cle import equalize_layers  # few recipes ask for it
 
-    return [str(equalize_layers(model, recipe.equalize))]
+    return [str(equalize_layers(model, recipe.equalize, recipe.emulate.equalize))]
 
 
 def upgrade_for(model: ir.Model, recipe: Recipe, notes: list[str]) -> ir.Model:
@@ -202,8 +205,8 @@ def upgrade_for(model: ir.Model, recipe: Recipe, notes: list[str]) -> ir.Model:
 
 def _infer_shapes(model: ir.Model, recipe: Recipe) -> None:
     graph.infer_shapes(model)
-    if recipe.assumed_type is not None:
-        graph.assume_types(model, ir.DataType[_ASSUMED[recipe.assumed_type]])
+    if recipe.emulate.assumed_type is not None:
+        graph.assume_types(model, ir.DataType[_ASSUMED[recipe.emulate.assumed_type]])
 
 
 _ASSUMED = {"float32": "FLOAT", "float16": "FLOAT16"}

@@ -21,7 +21,7 @@ from bitwright.jobs.smoothing import apply_factors
 from bitwright.jobs.static import apply_static
 from bitwright.plan import QuantPlan
 from bitwright.prepare import prepare, read_trained
-from bitwright.recipe import Placement, Recipe, Selection
+from bitwright.recipe import Emulation, Recipe, Selection
 from bitwright.run import open_session
 from bitwright.support.logs import logged
 
@@ -77,7 +77,7 @@ def open_trained(
         optimize=optimize,
         select=select or Selection(),
         # Below opset 21 the types of 4 and 16 bits exist in the runtime's own domain only.
-        place=Placement(contrib_ops=graph.opset_of(model) < 21 and _has_contrib_pairs(model)),
+        emulate=Emulation(contrib_ops=graph.opset_of(model) < 21 and _has_contrib_pairs(model)),
     )
     model = upgrade_for(model, recipe, notes)
     reference, note = _open_reference(model, providers)

@@ -88,8 +88,7 @@ def apply_factors(prepared: Prepared, factors: Mapping[str, Smoothing]) -> Prepa
     from bitwright.equalize.smoothquant import apply_smoothing
 
     model = graph.clone_model(prepared.model)
-    folding = prepared.recipe.smooth is None or prepared.recipe.smooth.folding
-    added = apply_smoothing(model, factors, folding=folding)
+    added = apply_smoothing(model, factors, folding=prepared.recipe.emulate.smooth_folding)
     # It has to see the outliers in float: behind a quantizer they would be all there is.
     divisions = dict.fromkeys(added, "it divides by the smoothing factors")
     # A rectifier cuts off what lies below all that was observed: that counts as an error, too.

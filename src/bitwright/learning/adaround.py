@@ -20,7 +20,7 @@ from bitwright.learning.fake_quantize import (
 )
 from bitwright.learning.layer_error import GramError, LayerError
 from bitwright.learning.reconstruction import Learner
-from bitwright.recipe import AdaRound
+from bitwright.recipe import AdaRound, LearningDetails
 
 __all__ = ["AdaRoundLearner", "Bias"]
 
@@ -55,8 +55,9 @@ class AdaRoundLearner(Learner):
         weights: Mapping[str, tuple[torch.Tensor, FakeQuantizer]],
         method: AdaRound,
         biases: Mapping[str, Bias] | None = None,
+        details: LearningDetails = LearningDetails(),  # noqa: B008 (frozen)
     ) -> None:
-        self._method = method
+        self._method, self._details = method, details
         self._biases = dict(biases or {})
         self._units = {
             name: (bias.value.square().mean().sqrt() / 64).clamp_min(1e-12)
@@ -185,7 +186,7 @@ class AdaRoundLearner(Learner):
             return None
         alphas = list(self._alphas.values())
         # A mean, beside a loss that is relative too: so one strength fits segments of any size.
-        strength = self._method.regularization / sum(alpha.numel() for alpha in alphas)
+        strength = self._details.regularization / sum(alpha.numel() for alpha in alphas)
         total = torch.zeros((), device=alphas[0].device)
         with torch.no_grad():
             for alpha in alphas:
@@ -208,7 +209,7 @@ class AdaRoundLearner(Learner):
             if beta is not None:
                 ahead = up.mul_(2).sub_(1)
                 slope_to_integer = ahead.abs().pow_(beta - 1).mul_(torch.sign(ahead))
-                strength = self._method.regularization / alpha.numel()
+                strength = self._details.regularization / alpha.numel()
                 gradient.add_(slope_to_integer, alpha=-2 * beta * strength)
             alpha.grad = gradient.mul_(slope)
 
@@ -222,11 +223,11 @@ class AdaRoundLearner(Learner):
 
     def _beta(self, part: float) -> float | None:
         """Return beta of the regularizer where this part of all steps is done; None: absent yet."""
-        method = self._method
-        if part < method.warm_start:
+        start = self._details.warm_start
+        if part < start:
             return None
-        rest = (part - method.warm_start) / (1 - method.warm_start)
-        first, last = method.beta
+        rest = (part - start) / (1 - start)
+        first, last = self._details.beta
         return last + 0.5 * (first - last) * (1 + math.cos(math.pi * rest))
 
 

@@ -16,7 +16,7 @@ from bitwright.learning.adam import Adam
 from bitwright.learning.layer_error import LayerError
 from bitwright.learning.reports import SegmentReport
 from bitwright.learning.segment_target import SegmentTarget, Tensors, distance_between, mix
-from bitwright.recipe import FineTuning
+from bitwright.recipe import AdaRound, FineTuning, LearningDetails
 
 __all__ = ["Learner", "Optimizer", "Outcome", "reconstruct"]
 
@@ -121,29 +121,34 @@ class Outcome:
 
 
 def reconstruct(
-    target: SegmentTarget, learner: Learner, method: FineTuning, *, seed: int = 0
+    target: SegmentTarget,
+    learner: Learner,
+    method: FineTuning,
+    details: LearningDetails = LearningDetails(),  # noqa: B008 (frozen)
+    *,
+    seed: int = 0,
 ) -> Outcome:
     """Let the learner's constants learn, and say what came of it."""
-    generator = torch.Generator().manual_seed(method.seed + seed)
+    generator = torch.Generator().manual_seed(details.seed + seed)
     order = torch.randperm(target.count, generator=generator)
-    held = round(target.count * method.holdout_fraction) if target.count > 1 else 0
+    held = round(target.count * details.holdout_fraction) if target.count > 1 else 0
     holdout, training = order[:held], order[held:]
     judged = holdout if held else training
     before = target.error({}, judged)
     rate = method.learning_rate
-    if method.learning_rate_above is not None and before > method.learning_rate_above[0]:
-        rate = method.learning_rate_above[1]
-    run = _Run(target, learner, method, rate, training, judged, generator)
+    if details.learning_rate_above is not None and before > details.learning_rate_above[0]:
+        rate = details.learning_rate_above[1]
+    run = _Run(target, learner, method, details, rate, training, judged, generator)
     with _threads_for(target.products(learner.names, method.batch_size)):
         scale_steps = run.learn_scales()
         steps = run.learn_layerwise(round(method.iterations * method.layerwise_fraction))
         if not run.is_solved:
             steps += run.learn_jointly(method.iterations - steps)
-        if method.selective:
+        if details.selective:
             run.best.restore()
         hard = learner.hard()
         after = target.error(hard, judged)
-    better = after < before or not method.selective
+    better = after < before or not details.selective
     return Outcome(before, after, scale_steps + steps, hard if better else None)
 
 
@@ -154,6 +159,7 @@ class _Run:
     target: SegmentTarget
     learner: Learner
     method: FineTuning
+    details: LearningDetails
     rate: float | None
     training: torch.Tensor
     judged: torch.Tensor
@@ -175,14 +181,14 @@ class _Run:
                 name,
                 learned,
                 self.training,
-                self.method.drop_ratio,
+                self.details.drop_ratio,
                 self.generator,
                 learns_bias=self.learner.learns_bias(name),
             )
             if layer is not None:
                 is_solved = self._learn_layer(layer, name, steps)
                 # Nothing that is learned from there on would be chosen.
-                self.is_solved = is_solved and self.target.is_one_node and self.method.selective
+                self.is_solved = is_solved and self.target.is_one_node and self.details.selective
                 self.is_solved &= not self.target.scales
                 learned.update(self.learner.hard([name]))
         if not learned:
@@ -210,7 +216,7 @@ class _Run:
         for step in range(steps):
             self.learner.backpropagate(name, step / steps, gradient_at)
             optimizer.step(self.learner.rate_factor(step / steps))
-        if self.method.selective:
+        if self.details.selective:
             best.restore()
         self.learner.polish(name, layer, stored)
         return False
@@ -234,7 +240,7 @@ class _Run:
             optimizer.step(1 - step / steps)
             if step % check == check - 1:
                 best.offer(self.target.distance({}, self.judged))
-        if method.selective:
+        if self.details.selective:
             best.restore()
         return steps
 
@@ -244,7 +250,7 @@ class _Run:
         optimizer = learner.optimizer(learner.parameter_groups(self.rate))
         scale_optimizer = Adam([(scales.parameters(), method.activation_scale_learning_rate)])
         unit = self.target.distance({}, self.training) or 1.0
-        patience = _Patience(method, steps) if method.early_stop else None
+        patience = _Patience(method, self.details, steps) if self.details.early_stop else None
         check = max(steps // 10, 1)
         for step in range(steps):
             loss = self._batch_loss(learner.soft(), unit)
@@ -263,7 +269,7 @@ class _Run:
 
     def _batch_loss(self, constants: Tensors, unit: float) -> torch.Tensor:
         """Return how far samples that are chosen anew are from their targets, with gradients."""
-        target, ratio, generator = self.target, self.method.drop_ratio, self.generator
+        target, ratio, generator = self.target, self.details.drop_ratio, self.generator
         order = torch.randperm(len(self.training), generator=generator)
         chosen = self.training[order[: self.method.batch_size]]
         batches = target.batches(chosen, floats=ratio < 1)
@@ -304,9 +310,10 @@ class _Best:
 class _Patience:
     """Early stopping: at the first window whose mean loss is not better than the best."""
 
-    def __init__(self, method: FineTuning, steps: int) -> None:
-        self._window = method.patience or max(steps // 10, 1)
-        self._start = int(getattr(method, "warm_start", 0.0) * steps)
+    def __init__(self, method: FineTuning, details: LearningDetails, steps: int) -> None:
+        self._window = details.patience or max(steps // 10, 1)
+        # Until then the loss has no regularizer.
+        self._start = int(details.warm_start * steps) if isinstance(method, AdaRound) else 0
         self._best = float("inf")
         self._sum = 0.0
 

@@ -40,7 +40,7 @@ from bitwright.prepare.swish_to_mul import swish_to_mul
 from bitwright.prepare.trained import Trained, read_trained
 from bitwright.prepare.widen_float16 import widen_bfloat16, widen_half_floats
 from bitwright.prepare.write_conv_attributes import write_conv_attributes
-from bitwright.recipe import Rewrites, Simulation
+from bitwright.recipe import Emulation, Rewrites, Simulation
 
 __all__ = [
     "PassResult",
@@ -132,10 +132,8 @@ _REWRITES = (
     Pass(nearest_to_floor, "wrote the nearest mode floor of {} Resize node", "nearest_to_floor"),
     Pass(channels_last, "transposed to NHWC: {} outer tensor", "channels_last"),
 )
-_APPROXIMATIONS = (
-    Pass(clip_to_relu, "made Relu of {} Clip", "clip_to_relu"),
-    Pass(clip6_to_relu, "made Relu of {} 0-to-6 Clip", "clip6_to_relu"),
-)
+_CLIP_TO_RELU = Pass(clip_to_relu, "made Relu of {} Clip", "clip_to_relu")
+_CLIP6_TO_RELU = Pass(clip6_to_relu, "made Relu of {} 0-to-6 Clip", "clip6_to_relu")
 # What brings out weights and leaves them as they are. A product reads its weight through a
 # Transpose; folded, a head would be a second copy of its embedding, and all weights in memory.
 _FOR_WEIGHTS = (
@@ -171,16 +169,17 @@ def prepare_exactly(
     optimize: bool = True,
     widen: bool = True,
     rewrite: Rewrites = Rewrites(),  # noqa: B008 (frozen)
+    widen_interface: bool = False,
 ) -> list[str]:
     """Run the passes that leave what the model computes, but for rounding and its inputs' layout.
 
-    Without `widen`, float16 stays.
+    Without `widen`, float16 stays; with `widen_interface`, inputs and outputs are float32, too.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
     >>> prepare_exactly(ir.Model(graph, ir_version=10))
     []
     """
-    widened = partial(widen_half_floats, interface=rewrite.widen_interface)
+    widened = partial(widen_half_floats, interface=widen_interface)
     first = [Pass(widened, "widened {} float16 tensor")] if widen else []
     first += _FIRST if optimize else ()
     return [
@@ -201,18 +200,25 @@ def prepare_weights(model: ir.Model, *, optimize: bool = True) -> list[str]:
     return run_passes(model, [*(_FOR_WEIGHTS if optimize else ()), _FOLD_GEMM_SCALARS])
 
 
-def approximates(rewrite: Rewrites, simulate: Simulation | None = None) -> bool:
+def approximates(
+    rewrite: Rewrites,
+    simulate: Simulation | None = None,
+    emulate: Emulation = Emulation(),  # noqa: B008 (frozen)
+) -> bool:
     """Return whether `approximate` may change anything of any model.
 
     >>> approximates(Rewrites(clip6_to_relu=True)), approximates(Rewrites())
     (True, False)
     """
-    asked = any(getattr(rewrite, step.option) for step in _APPROXIMATIONS)
-    return asked or simulate is not None
+    return rewrite.clip6_to_relu or emulate.clip_to_relu or simulate is not None
 
 
 def approximate(
-    model: ir.Model, *, rewrite: Rewrites, simulate: Simulation | None = None
+    model: ir.Model,
+    *,
+    rewrite: Rewrites,
+    simulate: Simulation | None = None,
+    emulate: Emulation = Emulation(),  # noqa: B008 (frozen)
 ) -> list[str]:
     """Run the passes that change what the model computes: it imitates the hardware from then on.
 
@@ -220,5 +226,6 @@ def approximate(
     >>> approximate(ir.Model(graph, ir_version=10), rewrite=Rewrites(clip6_to_relu=True))
     []
     """
-    done = run_passes(model, _APPROXIMATIONS, rewrite)
-    return done if simulate is None else done + simulate_npu(model, simulate)
+    done = run_passes(model, [_CLIP_TO_RELU], emulate)
+    done += run_passes(model, [_CLIP6_TO_RELU], rewrite)
+    return done if simulate is None else done + simulate_npu(model, simulate, emulate.simulate)

@@ -2,6 +2,7 @@
 
 # ruff: noqa: F403 - each module lists in `__all__` what is had from here, and nothing else does
 from bitwright.recipe import (
+    emulate,
     finetuning,
     hardware,
     methods,
@@ -11,6 +12,7 @@ from bitwright.recipe import (
     value,
     weights,
 )
+from bitwright.recipe.emulate import *
 from bitwright.recipe.finetuning import *
 from bitwright.recipe.hardware import *
 from bitwright.recipe.methods import *
@@ -21,6 +23,7 @@ from bitwright.recipe.value import *
 from bitwright.recipe.weights import *
 
 __all__: list[str] = []
+__all__ += emulate.__all__
 __all__ += finetuning.__all__
 __all__ += hardware.__all__
 __all__ += methods.__all__

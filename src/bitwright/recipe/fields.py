@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from bitwright.numerics.types import INT8, UINT8, QType
+from bitwright.recipe.emulate import Emulation, moved_from
 from bitwright.recipe.finetuning import FineTuning
 from bitwright.recipe.formats import FORMATS, Format, FormatName
 from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
@@ -22,6 +23,7 @@ __all__ = ["RecipeFields"]
 class RecipeFields(Settings, frozen=True, kw_only=True):
     """Every option of a recipe; `Recipe` is the same with its rules checked."""
 
+    moved = moved_from("")
     version: Literal[1] = 1
     """Of this format."""
     name: str = "custom"
@@ -54,25 +56,14 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
     """Zero in the middle of the type: zero point 0 for signed types."""
     weight_symmetric: bool | None = None
     """None: symmetric for signed types, asymmetric for unsigned ones."""
-    restricted_asymmetric: bool = False
-    """uint8 activations only: zero point 0 for what is never negative, else 128."""
     reduce_range: bool = False
     """Weights use one bit less, for old CPUs whose 8-bit products saturate."""
-    cut_saturated: bool = True
-    """8-bit ranges with a zero point of their own end where every reader saturates: nothing below
-    -3 in front of a hard-swish."""
-    known_ranges: bool = True
-    """Outputs of Sigmoid, HardSigmoid, Tanh and Softmax get a tenth more than what is observed,
-    within the range that their maths gives them; no method clips them."""
     min_real_range: float | None = None
     """Widen narrower ranges to at least this width."""
     quantize_bias: bool = True
     """Biases as `bias` says; else they stay float in the file."""
     bias: Literal["int32", "int16", "weight"] = "int32"
     """int32 or int16 at (input scale x weight scale), or like a weight, with a scale of its own."""
-    unsigned_relu: bool = False
-    """Outputs of Relu, and of Clip from 0, use the whole of their type even where activations,
-    or the ranges of the method, are symmetric: zero lies at its lowest value."""
     select: Selection = Selection()
     """Which nodes."""
     place: Placement = Placement()
@@ -104,8 +95,6 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
     per-channel weights."""
     opset: int | None = None
     """The opset that the result has at least; None: what its types and scales need."""
-    assumed_type: Literal["float32", "float16"] | None = None
-    """The element type of tensors for which none can be inferred, behind unknown operators."""
     float16: Literal["widen", "keep"] = "widen"
     """What becomes of float16 inside the model: computed in float32, or kept, with scales in
     float16 and only those ops quantized that the runtime takes so."""
@@ -116,6 +105,8 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
     replacing them: no weight is stored as integers then. Else they become constants."""
     optimize: bool = True
     """Fold constants and batch norms before quantizing."""
+    emulate: Emulation = Emulation()
+    """What only another tool's behaviour needs."""
 
     @property
     def enters_bodies(self) -> bool:

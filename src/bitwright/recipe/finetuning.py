@@ -4,31 +4,21 @@ from __future__ import annotations
 
 from typing import Literal
 
-from bitwright.errors import RecipeError, did_you_mean
+from bitwright.errors import RecipeError
+from bitwright.recipe.emulate import moved_from
 from bitwright.support.settings import Settings
 
-__all__ = ["LEARNING_OPS", "AdaQuant", "AdaRound", "FineTuning", "SignRound"]
-
-LEARNING_OPS = (
-    "Conv",
-    "ConvTranspose",
-    "Gemm",
-    "InstanceNormalization",
-    "LayerNormalization",
-    "MatMul",
-)
-"""Operators whose weights can learn."""
+__all__ = ["AdaQuant", "AdaRound", "FineTuning", "SignRound"]
 
 
 class _Learning(Settings, frozen=True, kw_only=True):
-    """The options of all methods: how many steps, on what data, and when to keep the result."""
+    """The options of all methods: how many steps, on what data, and what learns together."""
 
+    moved = moved_from("fine_tune")
     iterations: int = 1000
     """Steps for each segment."""
     batch_size: int = 4
     """Samples for each step, chosen anew every time."""
-    samples: int | None = None
-    """Use at most this many samples; None: all."""
     scope: Literal["segment", "layer"] = "segment"
     """What learns together: all weights between two places that a single tensor crosses, such as a
     residual block or half a transformer layer; or each layer by itself."""
@@ -41,9 +31,6 @@ class _Learning(Settings, frozen=True, kw_only=True):
     max_segment_weights: int = 8
     """Segments with more weights than this are cut further: first where skip connections are
     longest, such as those from a backbone to a neck."""
-    op_types: tuple[str, ...] | None = None
-    """Only weights of these operators learn; None: of Conv, ConvTranspose, Gemm, MatMul,
-    InstanceNormalization and LayerNormalization."""
     nodes: tuple[str, ...] | None = None
     """Only segments with one of these nodes learn; None: all."""
     sequential: bool = True
@@ -52,33 +39,14 @@ class _Learning(Settings, frozen=True, kw_only=True):
     workers: int | None = 1
     """Processes that learn segments at the same time, where these are not sequential; None: one for
     each core, up to eight. The result does not depend on it."""
-    drop_ratio: float = 1.0
-    """How much of a segment's input comes from the quantized model, element by element; the rest
-    comes from the float model. Where activation scales learn, also how much of each activation in
-    the segment is quantized in a step (QDrop); all of it is when errors are measured."""
     learn_activation_scales: bool = False
     """Learn the scale of each activation that a segment is the first to read, before its weights
     and together with them (LSQ). Zero points stay."""
     activation_scale_learning_rate: float = 0.1
     """A step of such a scale's logarithm, falling to 0."""
-    output_pairs: bool = False
-    """Compare outputs behind their quantizers."""
-    early_stop: bool = False
-    """Stop when the loss of the last `patience` steps is no better than the best before."""
-    patience: int | None = None
-    """Steps that early_stop looks at together; None: a tenth of all."""
-    selective: bool = True
-    """Keep what a segment learned only where the error on held-out samples falls, and the best of
-    what it held on the way. False: what it held in the end."""
-    holdout_fraction: float = 0.125
-    """This part of the samples is kept from learning, to choose by."""
-    learning_rate_above: tuple[float, float] | None = None
-    """(error, rate): this learning rate where a segment's mean squared error starts above that."""
-    seed: int = 1705472343
-    """The same seed gives the same model."""
 
     def __post_init__(self) -> None:
-        counts = "iterations batch_size min_segment_weights max_segment_weights samples patience"
+        counts = "iterations batch_size min_segment_weights max_segment_weights"
         for name in (*counts.split(), "workers"):
             given = getattr(self, name)
             if given is not None and given < 1:
@@ -93,43 +61,21 @@ class _Learning(Settings, frozen=True, kw_only=True):
                 "segments that wait for those before them cannot be spread over workers; set "
                 "sequential=False with workers."
             )
-        for op_type in self.op_types or ():
-            if op_type not in LEARNING_OPS:
-                hint = did_you_mean(op_type, LEARNING_OPS)
-                raise RecipeError(f"weights of {op_type!r} in fine_tune cannot learn.{hint}")
-        if not 0 <= self.drop_ratio <= 1:
-            raise RecipeError(f"drop_ratio must lie in 0..1, not {self.drop_ratio}.")
         if not 0 <= self.layerwise_fraction <= 1:
             raise RecipeError(
                 f"layerwise_fraction of fine_tune must lie in 0..1, not {self.layerwise_fraction}."
             )
-        if not 0 <= self.holdout_fraction < 1:
-            raise RecipeError(f"holdout_fraction must lie in [0, 1), not {self.holdout_fraction}.")
 
 
 class AdaRound(_Learning, frozen=True, kw_only=True, tag="adaround", tag_field="method"):
     """Learn which weights to round up and which down (AdaRound); scales stay.
 
-    >>> AdaRound(iterations=200).warm_start
-    0.2
+    >>> AdaRound(iterations=200).learning_rate
+    0.1
     """
 
     learning_rate: float = 0.1
     """Of Adam."""
-    regularization: float = 10.0
-    """The strength of the term that drives every weight to one of its two integers, beside an
-    error that is 1 where all are at their nearest."""
-    beta: tuple[float, float] = (20.0, 2.0)
-    """How steep that term is, at first and in the end."""
-    warm_start: float = 0.2
-    """This part of all steps goes without it."""
-    update_bias: bool = True
-    """Let biases make up for what is off on average, so that weights need not."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.warm_start < 1:
-            raise RecipeError(f"warm_start must lie in [0, 1), not {self.warm_start}.")
 
 
 class AdaQuant(_Learning, frozen=True, kw_only=True, tag="adaquant", tag_field="method"):
@@ -142,8 +88,6 @@ class AdaQuant(_Learning, frozen=True, kw_only=True, tag="adaquant", tag_field="
     learning_rate: float | None = None
     """In units of the weights. None: a hundredth of each weight's step, falling to 0; the rate of
     learning_rate_above is in steps then, too."""
-    update_bias: bool = True
-    """Biases learn, too."""
     learn_scales: bool | None = None
     """Learn the scales of weights (LSQ); None: where scales are not powers of two."""
     scale_learning_rate: float = 1e-4

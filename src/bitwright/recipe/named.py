@@ -10,6 +10,7 @@ import msgspec
 from bitwright import targets
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.types import INT4, INT8, INT16, QTYPES, UINT8, UINT16
+from bitwright.recipe.emulate import Emulation
 from bitwright.recipe.finetuning import AdaQuant, AdaRound, FineTuning, SignRound
 from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
 from bitwright.recipe.methods import MinMax, MinMSE, Percentile
@@ -31,7 +32,7 @@ _FUSED = _PLACE.replace(fuse_activations=("Relu", "Clip", "LeakyRelu", "PRelu"))
 _ASYMMETRIC = _PLACE.replace(fuse_activations=("LeakyRelu", "PRelu"))
 _SYMMETRIC = _FUSED.replace(force_shared=True)
 # With 16 bits a Relu or Clip stays there in any case.
-_KEPT = _SYMMETRIC.replace(keep_activations=True)
+_KEPT = Emulation(keep_activations=True)
 _EQUALIZED = Recipe(equalize=CrossLayerEqualization(), place=_ASYMMETRIC.replace(force_shared=True))
 _CLIPPED = _EQUALIZED.replace(ranges=Percentile())
 _CONSTANT_PRODUCTS = Selection(op_types=("Gemm", "MatMul"), constant_weights_only=True)
@@ -86,9 +87,15 @@ _VENDOR_RECIPES = (
     _CLIPPED.replace(
         name="s16s8-asws", activation=INT16, activation_symmetric=True, place=_SYMMETRIC
     ),
-    _CLIPPED.replace(name="u16s8-aaws", activation=UINT16, place=_KEPT),
+    _CLIPPED.replace(name="u16s8-aaws", activation=UINT16, place=_SYMMETRIC, emulate=_KEPT),
     _EQUALIZED.replace(name="int8-cnn-default"),
-    _EQUALIZED.replace(name="int16-cnn-default", activation=UINT16, weight=INT16, place=_KEPT),
+    _EQUALIZED.replace(
+        name="int16-cnn-default",
+        activation=UINT16,
+        weight=INT16,
+        place=_SYMMETRIC,
+        emulate=_KEPT,
+    ),
     *(
         Recipe(
             name=f"int{weight.bits}-transformer-default",
@@ -98,10 +105,11 @@ _VENDOR_RECIPES = (
             equalize=CrossLayerEqualization(),
             select=_CONSTANT_PRODUCTS,
             place=place,
+            emulate=emulate,
         )
-        for activation, weight, place in (
-            (UINT8, INT8, _ASYMMETRIC),
-            (UINT16, INT16, _FUSED.replace(keep_activations=True)),
+        for activation, weight, place, emulate in (
+            (UINT8, INT8, _ASYMMETRIC, Emulation()),
+            (UINT16, INT16, _FUSED, _KEPT),
         )
     ),
     *(
@@ -144,7 +152,9 @@ _VENDOR_RECIPES = (
 )
 # Ranges as those tools choose them, from what is observed alone.
 PRESETS = tuple(
-    recipe.replace(cut_saturated=False, known_ranges=False) if recipe.mode == "static" else recipe
+    recipe.replace(emulate={"cut_saturated": False, "known_ranges": False})
+    if recipe.mode == "static"
+    else recipe
     for recipe in _VENDOR_RECIPES
 )
 

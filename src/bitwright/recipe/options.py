@@ -8,6 +8,7 @@ import msgspec
 
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import QType
+from bitwright.recipe.emulate import moved_from
 from bitwright.recipe.sizes import SizeRule
 from bitwright.support.settings import Settings
 
@@ -70,26 +71,14 @@ class Selection(Settings, frozen=True, kw_only=True):
 class Placement(Settings, frozen=True, kw_only=True):
     """Where Q/DQ pairs go and how weights are stored.
 
-    >>> Placement(weight_pairs=True).keep_activations
+    >>> Placement(isolated=True).force_shared
     False
     """
 
-    conventions: Literal["bitwright", "onnxruntime"] = "bitwright"
-    """Whose rules hold where tools differ. Ours: a Relu or Clip goes where the quantizer does
-    exactly its work. ONNX Runtime's: it goes behind any op, unless activations are symmetric; its
-    input has the range of its output; a Pad, a Split and pools follow rules of their own."""
-    dedicated_pairs: bool = False
-    """One Q/DQ pair for each consumer instead of one for each tensor."""
-    dedicated_dequantizers: bool = False
-    """One Q for each tensor, and a DQ behind it for each consumer; also behind stored integers."""
-    keep_activations: bool = False
-    """Never absorb a Relu or Clip into the quantizer before it."""
-    weight_pairs: bool = False
-    """Keep float weights with Q and DQ instead of storing integers."""
+    moved = moved_from("place")
+
     unquantized_outputs: tuple[str, ...] = ()
     """Op types whose outputs get no pair."""
-    unquantized_nodes: tuple[str, ...] = ()
-    """Nodes whose outputs get no pair, by name or `re:...`."""
     force_shared: bool = False
     """Quantize data-movement ops even when their input is not quantized."""
     isolated: bool = False
@@ -104,24 +93,10 @@ class Placement(Settings, frozen=True, kw_only=True):
     residual_inputs: bool = False
     """Quantize the skip input of an Add behind a convolution also where Add is not selected: the
     hardware computes the convolution and the Add in one, and reads the skip from memory."""
-    contrib_ops: bool = False
-    """Write Q/DQ in the com.microsoft domain."""
-    extended_ops: bool = True
-    """Format extended: 8- and 16-bit pairs in the vendor's domain, too; else standard ones."""
-    vendor_names: Literal["vitis-ai", "quark"] = "vitis-ai"
-    """Format extended: the domain and names of the vendor's operators, the documented ones or
-    those of today's Quark."""
-    block_rounding: Literal["half-away", "half-up", "half-even"] | None = None
-    """Format extended: where mantissas of shared-exponent formats go that lie between two; None:
-    as the format is documented."""
-    bfloat16_casts: bool = False
-    """Format extended: bfloat16 pairs of the scale 1 are two Casts, which any runtime has."""
     portable: bool = True
     """Give each op of the vendor's domain a function body, so that any runtime can run it."""
     fuse_activations: tuple[str, ...] = ()
     """Op types that the hardware computes with what feeds them: no pair stands between."""
-    fuse_pairs: tuple[tuple[str, str], ...] = ()
-    """(op type, op type of its only reader) with no pair between, whatever the hardware does."""
     unsigned_activations: bool | None = None
     """Write int8 activations as uint8, their zero points moved by 128: the same numbers, for which
     x86 has kernels in all places; None: where the target says so, and without one on x86."""
@@ -134,25 +109,20 @@ class Placement(Settings, frozen=True, kw_only=True):
     more bits: a second pair behind the first."""
     same_scale_ops: tuple[str, ...] = ()
     """Op types whose computed inputs have one scale, which covers all of them."""
-    adjust_for_bias: bool = True
-    """Enlarge a weight scale when the int32 bias would overflow with it."""
-    channel_axes: dict[str, int] = msgspec.field(default_factory=dict)
-    """Op type -> axis for per-channel weights, where the usual one does not fit."""
 
 
 class SmoothQuant(Settings, frozen=True, kw_only=True):
     """Move outliers of the inputs of matrix products into their weights, before observing.
 
-    >>> SmoothQuant(alpha=0.7).folding
-    True
+    >>> SmoothQuant(alpha=0.7).shift
+    False
     """
+
+    moved = moved_from("smooth")
 
     alpha: float | Literal["auto"] = 0.5
     """Migration strength: 0 leaves activations as they are, 1 gives all channels the same range;
     "auto": for each layer that with the least error, and none where it is better as it is."""
-    folding: bool = True
-    """Fold the division into the norm or product that computes the activation, where that is
-    possible; else, and elsewhere, a Mul divides."""
     shift: bool = False
     """Also shift the channels of what a norm or the Add of a bias gives, so that each lies around
     zero (Outlier Suppression+): the biases before and behind take it. With alpha "auto" only where

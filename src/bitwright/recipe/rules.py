@@ -12,7 +12,7 @@ from bitwright.recipe.fields import RecipeFields
 from bitwright.recipe.finetuning import AdaQuant, SignRound
 from bitwright.recipe.hardware import Rewrites
 from bitwright.recipe.methods import MinMSE, NonOverflow
-from bitwright.recipe.options import Placement
+from bitwright.recipe.options import Selection
 from bitwright.recipe.weights import WeightOnly
 from bitwright.support.settings import Settings
 
@@ -44,22 +44,34 @@ def check_rules(recipe: RecipeFields) -> None:
 # What a dynamic recipe can ask for; all else is about activations, which it does not place.
 DYNAMIC_FIELDS = frozenset(
     "version name mode activation weight weight_ranges rounding per_channel weight_symmetric "
-    "reduce_range min_real_range select place overrides equalize assumed_type keep_defaults "
-    "optimize opset".split()
+    "reduce_range min_real_range select place overrides equalize keep_defaults optimize opset "
+    "emulate".split()
 )
-
-_DYNAMIC_PLACEMENT = ("force_shared", "conventions")
-
-# What a weight-only recipe can ask for: `weights` says all about them.
-_WEIGHT_ONLY_FIELDS = frozenset(
-    "version name mode select weights fine_tune assumed_type optimize opset rewrite".split()
-)
-
-# What a cast can ask for: there are no scales, no ranges and no pairs.
-_CAST_FIELDS = frozenset(
-    "version name mode activation weight select place assumed_type float_io keep_defaults "
-    "optimize rewrite".split()
-)
+_WITH_EFFECT: dict[str, dict[str, frozenset[str]]] = {
+    "dynamic": {
+        "": DYNAMIC_FIELDS,
+        "place": frozenset({"force_shared"}),
+        "emulate": frozenset({"conventions", "assumed_type", "equalize"}),
+    },
+    # `weights` says all about them.
+    "weight-only": {
+        "": frozenset(
+            "version name mode select weights fine_tune optimize opset rewrite emulate".split()
+        ),
+        "emulate": frozenset({"assumed_type", "fine_tune"}),
+    },
+    # There are no scales, no ranges and no pairs.
+    "cast": {
+        "": frozenset(
+            "version name mode activation weight select place float_io keep_defaults optimize "
+            "rewrite emulate".split()
+        ),
+        "place": frozenset({"must_run"}),
+        "select": frozenset(Selection.__struct_fields__) - {"subgraphs", "constant_weights_only"},
+        "emulate": frozenset({"assumed_type", "clip_to_relu", "widen_interface"}),
+    },
+}
+"""Mode -> section of a recipe -> its options that have an effect there."""
 
 
 _REWRITES_OF_GRAPHS = tuple(
@@ -73,28 +85,26 @@ def _changed(settings: Settings, names: Iterable[str]) -> str | None:
     return next((n for n in names if getattr(settings, n) != getattr(plain, n)), None)
 
 
-def _without_effect(r: RecipeFields, known: frozenset[str]) -> str | None:
-    return _changed(r, (name for name in r.__struct_fields__ if name not in known))
+def _without_effect(r: RecipeFields) -> tuple[str, str] | None:
+    """Return the first option that its mode has no use for, and the mode in words."""
+    for section, known in _WITH_EFFECT.get(r.mode, {}).items():
+        settings = getattr(r, section) if section else r
+        found = _changed(settings, (n for n in settings.__struct_fields__ if n not in known))
+        if found is not None:
+            mode = "the mode cast" if r.mode == "cast" else f"{r.mode} mode"
+            return f"{section}.{found}".lstrip("."), mode
+    return None
 
 
 def _without_effect_in_weight_only(r: RecipeFields) -> str | None:
+    if r.mode != "weight-only" or r.fine_tune is None:
+        return None
     names = (
-        *("op_types", "nodes", "sequential", "workers", "output_pairs"),
+        *("nodes", "sequential", "workers"),
         *("learn_activation_scales", "activation_scale_learning_rate"),
     )
-    return _changed(r.fine_tune, names) if r.fine_tune and r.mode == "weight-only" else None
-
-
-def _without_effect_in_casts(r: RecipeFields) -> str | None:
-    if r.mode != "cast":
-        return None
-    placed = (name for name in r.place.__struct_fields__ if name != "must_run")
-    found = _without_effect(r, _CAST_FIELDS)
-    place, select = (
-        _changed(r.place, placed),
-        _changed(r.select, ("subgraphs", "constant_weights_only")),
-    )
-    return found or (place and f"place.{place}") or (select and f"select.{select}")
+    details = ("op_types", "output_pairs")
+    return _changed(r.fine_tune, names) or _changed(r.emulate.fine_tune, details)
 
 
 def _power_of_two_method(r: RecipeFields) -> str | None:
@@ -122,7 +132,7 @@ def _empty_range(r: RecipeFields) -> Any:
 
 
 def _bad_pattern(r: RecipeFields) -> tuple[str, re.error] | None:
-    named = (*r.select.named, *r.place.unquantized_nodes, *r.overrides, *r.weights.overrides)
+    named = (*r.select.named, *r.emulate.unquantized_nodes, *r.overrides, *r.weights.overrides)
     for pattern in named:
         if pattern.startswith("re:"):
             try:
@@ -145,19 +155,6 @@ RULES = (
         "ONNX Runtime take no other.",
     ),
     Rule(
-        lambda r: r.mode == "dynamic" and _without_effect(r, DYNAMIC_FIELDS),
-        "{found} has no effect in dynamic mode; leave it out.",
-    ),
-    Rule(
-        lambda r: (
-            r.mode == "dynamic"
-            and _changed(
-                r.place, (n for n in Placement.__struct_fields__ if n not in _DYNAMIC_PLACEMENT)
-            )
-        ),
-        "place.{found} has no effect in dynamic mode; leave it out.",
-    ),
-    Rule(
         lambda r: r.mode == "dynamic" and r.equalize is not None and r.equalize.absorb_biases,
         "equalize.absorb_biases has no effect in dynamic mode, which reads no data; leave it out.",
     ),
@@ -169,17 +166,10 @@ RULES = (
         "the mode cast has weights and activations both in float16 or both in bfloat16, not "
         "{r.weight} and {r.activation}.",
     ),
-    Rule(
-        _without_effect_in_casts,
-        "{found} has no effect in the mode cast; leave it out.",
-    ),
+    Rule(_without_effect, "{found[0]} has no effect in {found[1]}; leave it out."),
     Rule(
         lambda r: r.mode != "cast" and not r.float_io,
         "float_io is for the mode cast; take the recipe float16, or leave it out.",
-    ),
-    Rule(
-        lambda r: r.mode == "weight-only" and _without_effect(r, _WEIGHT_ONLY_FIELDS),
-        "{found} has no effect in weight-only mode; leave it out.",
     ),
     Rule(
         lambda r: r.mode == "weight-only" and _changed(r.rewrite, _REWRITES_OF_GRAPHS),
@@ -217,9 +207,9 @@ RULES = (
         "reduce_range.",
     ),
     Rule(
-        lambda r: r.rounding == "gptq" and r.place.weight_pairs,
-        "place.weight_pairs keeps float weights, which rounding='gptq' would change; leave out one "
-        "of them.",
+        lambda r: r.rounding == "gptq" and r.emulate.weight_pairs,
+        "emulate.weight_pairs keeps float weights, which rounding='gptq' would change; leave out "
+        "one of them.",
     ),
     Rule(
         lambda r: r.gain_correction and r.bias_correction != "sequential",
@@ -286,7 +276,7 @@ RULES = (
         "them.",
     ),
     Rule(
-        lambda r: r.restricted_asymmetric and r.scales != "float",
+        lambda r: r.emulate.restricted_asymmetric and r.scales != "float",
         "restricted_asymmetric chooses float scales and contradicts scales={r.scales!r}.",
     ),
     Rule(
@@ -315,22 +305,23 @@ RULES = (
     Rule(
         lambda r: (
             _is_extended(r)
-            and r.place.contrib_ops
-            and (r.place.extended_ops or r.output_format.single_nodes)
+            and r.emulate.contrib_ops
+            and (r.emulate.extended_ops or r.output_format.single_nodes)
         ),
         "contrib_ops and extended_ops name two domains for one op; switch one of them off.",
     ),
     Rule(
-        lambda r: r.place.block_rounding is not None and not _block_type(r),
-        "place.block_rounding is for shared-exponent formats, and no tensor has one; leave it out.",
+        lambda r: r.emulate.block_rounding is not None and not _block_type(r),
+        "emulate.block_rounding is for shared-exponent formats, and no tensor has one; leave it "
+        "out.",
     ),
     Rule(
-        lambda r: r.output_format.single_nodes and _changed(r.place, ("vendor_names",)),
-        "place.{found} is about pairs and blocks: Quark has no FixNeuron; leave it out.",
+        lambda r: r.output_format.single_nodes and _changed(r.emulate, ("vendor_names",)),
+        "emulate.{found} is about pairs and blocks: Quark has no FixNeuron; leave it out.",
     ),
     Rule(
-        lambda r: r.output_format.single_nodes and _changed(r.place, ("weight_pairs",)),
-        "place.{found} has no place in the format fix-neuron; leave it out.",
+        lambda r: r.output_format.single_nodes and _changed(r.emulate, ("weight_pairs",)),
+        "emulate.{found} has no place in the format fix-neuron; leave it out.",
     ),
     Rule(
         lambda r: r.output_format.single_nodes and _changed(r, ("block_size",)),
@@ -339,10 +330,10 @@ RULES = (
     Rule(
         lambda r: (
             _is_extended(r)
-            and r.place.dedicated_dequantizers
+            and r.emulate.dedicated_dequantizers
             and (r.output_format.single_nodes or r.activation.shares_exponent)
         ),
-        "place.dedicated_dequantizers is about pairs, and here one op stands for each; leave it "
+        "emulate.dedicated_dequantizers is about pairs, and here one op stands for each; leave it "
         "out.",
     ),
     Rule(
@@ -360,11 +351,11 @@ RULES = (
         "uint8 activations.",
     ),
     Rule(
-        lambda r: r.restricted_asymmetric and r.activation != UINT8,
+        lambda r: r.emulate.restricted_asymmetric and r.activation != UINT8,
         "restricted_asymmetric is for uint8 activations only.",
     ),
     Rule(
-        lambda r: r.restricted_asymmetric and r.activation_symmetric,
+        lambda r: r.emulate.restricted_asymmetric and r.activation_symmetric,
         "restricted_asymmetric contradicts activation_symmetric; choose one.",
     ),
     Rule(
@@ -389,7 +380,8 @@ RULES = (
     ),
     Rule(
         lambda r: (
-            r.output_format.integer_ops and _changed(r.place, ("fuse_activations", "fuse_pairs"))
+            r.output_format.integer_ops
+            and (_changed(r.place, ("fuse_activations",)) or _changed(r.emulate, ("fuse_pairs",)))
         ),
         "integer ops round behind each op, so {found} is not for the format qoperator.",
     ),

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from bitwright.errors import RecipeError
+from bitwright.recipe.emulate import with_new_places
 from bitwright.recipe.fields import RecipeFields
 from bitwright.recipe.rules import check_rules
 from bitwright.support.arguments import check_arguments
@@ -50,7 +51,7 @@ class Recipe(RecipeFields, frozen=True, kw_only=True):
             data = msgspec.json.decode(text)
         except msgspec.DecodeError as error:
             raise RecipeError(f"{source} is not JSON: {error}.") from error
-        return convert(data, cls, source)
+        return convert(with_new_places(data) if isinstance(data, dict) else data, cls, source)
 
     @classmethod
     @check_arguments
@@ -60,7 +61,7 @@ class Recipe(RecipeFields, frozen=True, kw_only=True):
         >>> Recipe.from_mapping({"per_channel": True}).per_channel
         True
         """
-        data = dict(data)
+        data = with_new_places(data)
         if data.get("bias_correction") is False:  # YAML reads a bare `off` as false
             data["bias_correction"] = "off"
         return convert(data, cls, source)

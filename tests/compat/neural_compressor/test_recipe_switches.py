@@ -29,8 +29,8 @@ def test_what_is_as_usual_changes_nothing():
 def test_smooth_quant_has_a_strength():
     assert switched(smooth_quant=True).smooth.alpha == 0.5
     given = {"alpha": [0.7], "folding": False}
-    smooth = switched(smooth_quant=True, smooth_quant_args=given).smooth
-    assert smooth.alpha == 0.7 and not smooth.folding
+    found = switched(smooth_quant=True, smooth_quant_args=given)
+    assert found.smooth.alpha == 0.7 and not found.emulate.smooth_folding
     assert switched(smooth_quant=True, smooth_quant_args={"alpha": "auto"}).smooth.alpha == "auto"
     with pytest.warns(UserWarning, match="a list of alphas is taken as 'auto'"):
         given = {"alpha": [0.3, 0.5]}
@@ -51,9 +51,9 @@ def test_pairs_are_placed():
         add_qdq_pair_to_weight=True,
         dedicated_qdq_pair=True,
         optypes_to_exclude_output_quant=["Conv", "Gemm"],
-    ).place
-    assert found.weight_pairs and found.dedicated_pairs
-    assert found.unquantized_outputs == ("Conv", "Gemm")
+    )
+    assert found.emulate.weight_pairs and found.emulate.dedicated_pairs
+    assert found.place.unquantized_outputs == ("Conv", "Gemm")
 
 
 def test_integer_operators_have_no_pairs():

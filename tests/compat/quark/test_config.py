@@ -78,11 +78,14 @@ def test_a_step_changes_what_it_says():
         "selective_update": True,
         "num_iterations": 12,
     }
-    method = read_fast_finetune(AdaRoundConfig(**arguments).options()["FastFinetune"]).method
-    assert (method.sequential, method.selective, method.iterations) == (False, True, 12)
-    assert (method.regularization, method.beta, method.warm_start) == (5.0, (15.0, 2.0), 0.4)
-    method = read_fast_finetune(AdaQuantConfig().options()["FastFinetune"]).method
-    assert (method.iterations, method.learning_rate, method.update_bias) == (3000, 1e-5, False)
+    asked = read_fast_finetune(AdaRoundConfig(**arguments).options()["FastFinetune"])
+    details = asked.details
+    assert (asked.method.sequential, asked.method.iterations) == (False, 12)
+    assert details.selective
+    assert (details.regularization, details.beta, details.warm_start) == (5.0, (15.0, 2.0), 0.4)
+    asked = read_fast_finetune(AdaQuantConfig().options()["FastFinetune"])
+    assert (asked.method.iterations, asked.method.learning_rate) == (3000, 1e-5)
+    assert not asked.details.update_bias
     with pytest.raises(RecipeError, match="compared with the float model that is given"):
         read_options(AdaRoundConfig(ref_model_path="other.onnx").options())
 

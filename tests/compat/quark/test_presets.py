@@ -50,7 +50,7 @@ def test_a_preset_is_the_recipe_of_its_name(name):
     # A recipe refuses names that no node has, as all of ours; scripts go on with a warning.
     made = made.replace(select=made.select.replace(unknown_names="refuse"))
     # Recipes write blocks as they are documented, Quark rounds halves to even.
-    made = made.replace(place=made.place.replace(block_rounding=None))
+    made = made.replace(emulate={"block_rounding": None})
     assert made.replace(fine_tune=None) == expected.replace(fine_tune=None)
     # How long, and on what, is the preset's own matter.
     assert type(made.fine_tune) is type(expected.fine_tune)

@@ -10,7 +10,7 @@ from bitwright.compat import vai_q_onnx
 from bitwright.compat.vai_q_onnx.finetuning import read_fast_finetune
 from bitwright.compat.vai_q_onnx.options import read_options
 from bitwright.errors import MissingPackageError, RecipeError
-from bitwright.recipe import AdaQuant, AdaRound
+from bitwright.recipe import AdaQuant, AdaRound, LearningDetails
 
 # The loss of so few steps goes up and down.
 NOISY = {"OptimAlgorithm": "adaquant", "LearningRate": 0.05, "NumIterations": 40}
@@ -126,12 +126,16 @@ def test_every_key_finds_its_field():
     assert asked.notes == ()
     assert asked.method == AdaRound(
         scope="layer",
-        seed=3,
-        samples=100,
         batch_size=2,
-        patience=7,
         iterations=500,
         learning_rate=0.2,
+        sequential=False,
+        workers=None,
+    )
+    assert asked.details == LearningDetails(
+        seed=3,
+        samples=100,
+        patience=7,
         early_stop=True,
         learning_rate_above=(1.0, 0.3),
         op_types=("Conv", "Gemm"),
@@ -139,8 +143,6 @@ def test_every_key_finds_its_field():
         holdout_fraction=0.0,
         output_pairs=True,
         drop_ratio=0.5,
-        sequential=False,
-        workers=None,
         regularization=20.0,
         beta=(10.0, 3.0),
         warm_start=0.1,

@@ -19,7 +19,7 @@ from support.models import build, info, make_cnn, make_mlp, make_transformer, no
 import bitwright
 from bitwright import ModelError, QuantPlan, RecipeError
 from bitwright.numerics.types import FLOAT8E4M3FN, INT4, INT8, INT16, UINT8, UINT16
-from bitwright.recipe import Override, Percentile, Placement, Recipe, Selection
+from bitwright.recipe import Emulation, Override, Percentile, Placement, Recipe, Selection
 
 
 def plan_of(model, **changes):
@@ -201,7 +201,7 @@ def test_weights_that_no_integer_operator_takes_are_refused(qtype):
         ({"ranges": Percentile()}, "ranges has no effect"),
         ({"format": "qoperator"}, "format has no effect"),
         ({"block_size": 32}, "block_size has no effect"),
-        ({"place": Placement(dedicated_pairs=True)}, r"place\.dedicated_pairs has no effect"),
+        ({"emulate": Emulation(dedicated_pairs=True)}, r"emulate\.dedicated_pairs has no effect"),
     ],
 )
 def test_fields_without_an_effect_are_refused(changes, told):

@@ -194,7 +194,7 @@ def test_types_that_the_runtime_has_not_are_refused_for_nodes_too():
 def test_conversions_and_dedicated_pairs_exclude_each_other():
     overrides = {"reader0": Override(activation=UINT16)}
     with pytest.raises(RecipeError, match="dedicated_pairs gives each reader one"):
-        layout_of(make_fan(), overrides=overrides, place={"dedicated_pairs": True})
+        layout_of(make_fan(), overrides=overrides, emulate={"dedicated_pairs": True})
 
 
 def test_float_and_a_type_contradict_each_other():

@@ -7,7 +7,7 @@ import pytest
 from bitwright.decide.layout.refusals import Candidate, refuse
 from bitwright.decide.ops import Skip, rule_of
 from bitwright.numerics.types import UINT16
-from bitwright.recipe import Placement, Recipe, Selection, Simulation
+from bitwright.recipe import Emulation, Placement, Recipe, Selection, Simulation
 
 FLOAT = ir.TensorType(ir.DataType.FLOAT)
 
@@ -94,7 +94,8 @@ def check_by_our_rules_only(node, words, stays):
     rule = rule_of(node.op_type)
     found = refuse(candidate(node=node, rule=rule, recipe=Recipe(place=Placement(isolated=True))))
     assert (found is not None and words in found.reason) == stays
-    as_there = Recipe(place=Placement(isolated=True, conventions="onnxruntime"))
+    conventions = Emulation(conventions="onnxruntime")
+    as_there = Recipe(place=Placement(isolated=True), emulate=conventions)
     assert refuse(candidate(node=node, rule=rule, recipe=as_there)) is None
 
 

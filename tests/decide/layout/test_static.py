@@ -20,7 +20,7 @@ from support.op_models import OP_MODELS
 from bitwright.decide.ops import RULES
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import INT4, INT8, INT32, UINT8, UINT16
-from bitwright.recipe import Override, Placement, Selection
+from bitwright.recipe import Emulation, Override, Placement, Selection
 
 EVERYTHING = Selection(op_types=tuple(RULES))
 
@@ -75,7 +75,7 @@ def test_weights_lie_along_the_output_channels_and_biases_have_the_product_scale
 
 
 def test_a_softmax_lies_between_zero_and_one_without_data():
-    layout = op_layout("Softmax", known_ranges=False)
+    layout = op_layout("Softmax", emulate={"known_ranges": False})
     assert layout.entries["k"].fixed_range == (0.0, 1.0)
     assert "k" not in layout.observed
     assert "k" in op_layout("Softmax").observed  # to be fitted to
@@ -377,7 +377,7 @@ def test_unquantized_outputs_have_no_entry():
 
 
 def test_dedicated_pairs_share_one_range():
-    layout = layout_of(make_cnn(), place=Placement(dedicated_pairs=True))
+    layout = layout_of(make_cnn(), emulate=Emulation(dedicated_pairs=True))
     readers = [layout.nodes["conv2"].inputs[0], layout.nodes["residual"].inputs[1]]
     assert len(set(readers)) == 2
     assert len({layout.root(key) for key in readers}) == 1

@@ -23,9 +23,10 @@ from bitwright.errors import PlanError, RecipeError
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import Limits, Override
 from bitwright.rounding.planned import round_to_nearest
+from bitwright.targets import NPU_CNN
 from bitwright.verification import verify_model
 
-LIMITS_OFF = Limits(**{name: False for name in Limits.__struct_fields__ if name != "max_rounds"})
+LIMITS_OFF = dict.fromkeys((rule.name for rule in NPU_CNN.limits), False)
 
 
 def load(model):
@@ -72,7 +73,7 @@ def findings(model, plan):
     EMITTERS[("static", "qdq")](emitted, plan, round_to_nearest)
     graph.stamp_versions(emitted)
     found = verify_model(emitted, "npu-cnn").findings
-    return [finding for finding in found if finding.rule in Limits.__struct_fields__]
+    return [finding for finding in found if finding.rule in LIMITS_OFF]
 
 
 SHAPE = [1, 4, 4, 4]
@@ -204,7 +205,7 @@ def test_a_coarse_input_of_a_swish_is_raised_as_its_gate_demands():
     assert limited(swish(), {"x": -3, "s": 7, "y": -3}) == {"x": 0, "s": 7, "y": -3}
 
 
-@pytest.mark.parametrize("name", [n for n in Limits.__struct_fields__ if n != "max_rounds"])
+@pytest.mark.parametrize("name", LIMITS_OFF)
 def test_each_limit_has_its_switch(name):
     broken = {
         "align_concat": (two_inputs("Concat", out=[2, 4, 4, 4], axis=0), {"a": 8}),
@@ -228,8 +229,8 @@ def test_each_limit_has_its_switch(name):
     broken["align_slice"] = broken["align_concat"]
     model, positions = broken[name]
     loaded = load(model)
-    only = npu_recipe(limits=msgspec.structs.replace(LIMITS_OFF, **{name: True}))
-    others = npu_recipe(limits=Limits(**{name: False}))
+    only = npu_recipe(emulate={"limits": LIMITS_OFF | {name: True}})
+    others = npu_recipe(emulate={"limits": {name: False}})
     for recipe, found in ((only, name), (others, None)):
         plan = plan_at(loaded, positions, recipe)
         before = {finding.rule for finding in findings(loaded, plan)}
@@ -353,7 +354,9 @@ def test_one_round_is_enough_for_a_valid_model():
     ]
     model = load(build(nodes, {"x": [1, 2]}, {"t6": [64, 2]}))
     positions = {f"t{i}": 9 - i for i in range(7)} | {"x": 9}
-    plan = apply_limits(model, plan_at(model, positions, npu_recipe(limits=Limits(max_rounds=1))))
+    plan = apply_limits(
+        model, plan_at(model, positions, npu_recipe(emulate={"limits": {"max_rounds": 1}}))
+    )
     assert not findings(model, plan)
     assert set(positions_of(plan).values()) == {3, 9}
 
@@ -479,7 +482,7 @@ def graphs(draw):
 @given(graphs(), st.data(), st.sampled_from(["weight", "int32"]), st.integers(1, 5))
 def test_whatever_the_graph_and_the_start_no_limit_is_broken(model, draw, bias, rounds):
     loaded = load(model)
-    recipe = npu_recipe(bias=bias, limits=Limits(max_rounds=rounds))
+    recipe = npu_recipe(bias=bias, emulate={"limits": {"max_rounds": rounds}})
     plan = plan_at(loaded, {}, recipe)
     for key, entry in plan.tensors.items():
         if entry.scale is not None:

@@ -12,7 +12,7 @@ from bitwright.decide.ops import OPERATORS, RULES, op_types, rule_of
 from bitwright.decide.ops.compute import COMPUTE_RULES
 from bitwright.decide.ops.elementwise import ELEMENTWISE_RULES
 from bitwright.decide.ops.movement import MOVEMENT_RULES
-from bitwright.recipe.finetuning import LEARNING_OPS
+from bitwright.recipe.emulate import LEARNING_OPS
 
 X = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
 ATTRIBUTES = {"Cast": {"to": onnx.TensorProto.FLOAT}}
@@ -124,7 +124,7 @@ LISTS = {
     "prepare/fold_scale_shift.py": (1, "the pattern of a written-out norm"),
     "prepare/fuse_instance_norm.py": (1, "the pattern of a written-out norm"),
     "recipe/named.py": (1, "the values of an option"),
-    "recipe/finetuning.py": (1, "the values of an option"),
+    "recipe/emulate.py": (1, "the values of an option"),
     "targets/npu_operations.py": (4, "hardware as data"),
 }
 

@@ -87,7 +87,7 @@ def test_no_method_clips_what_has_a_known_range():
     clipping = Percentile(percentile=90.0)
     entry, seen = planned(Recipe(ranges=clipping))
     assert (entry.method, entry.range) == ("by definition", (0.0, pytest.approx(1.0)))
-    entry, _ = planned(Recipe(ranges=clipping, known_ranges=False))
+    entry, _ = planned(Recipe(ranges=clipping, emulate={"known_ranges": False}))
     assert entry.method == "percentile"
     assert entry.range[1] < seen.max()
     entry, _ = planned(Recipe(overrides={"h": {"ranges": clipping}}))
@@ -105,16 +105,16 @@ def test_samples_with_larger_values_are_clipped_less():
     model, _ = gated("Tanh")
     few = [{"x": normal(16, 16, seed=0, size=0.4)}]
     more = [{"x": normal(16, 16, seed=seed, size=0.44)} for seed in range(1, 8)]
+    recipes = Recipe(), Recipe(emulate={"known_ranges": False})
     results = [
-        bitwright.quantize(model, data=few, recipe=Recipe(known_ranges=known), holdout=False)
-        for known in (True, False)
+        bitwright.quantize(model, data=few, recipe=recipe, holdout=False) for recipe in recipes
     ]
     fitted, observed = (quality(model, result.model, more) for result in results)
     assert fitted > observed
 
 
 def test_presets_of_other_tools_fix_softmax_alone():
-    assert not any(recipe.known_ranges for recipe in PRESETS if recipe.mode == "static")
+    assert not any(recipe.emulate.known_ranges for recipe in PRESETS if recipe.mode == "static")
     entry, _ = planned("cpu-cnn")
     assert entry.method == "minmax"
     softmax, _ = planned("cpu-cnn", function="Softmax")

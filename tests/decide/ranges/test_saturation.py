@@ -128,7 +128,7 @@ def test_a_plan_says_that_a_range_was_cut_and_the_model_is_closer():
     samples = [{"x": rng.standard_normal(shape).astype(np.float32)} for _ in range(16)]
     found = {}
     for cut in (False, True):
-        recipe = {"base": "int8-per-channel", "cut_saturated": cut}
+        recipe = {"base": "int8-per-channel", "emulate": {"cut_saturated": cut}}
         result = bitwright.quantize(model, data=samples[:8], recipe=recipe, holdout=False)
         compared = bitwright.compare(model, result.to_proto(), data=samples[8:])
         found[cut] = result.plan.tensors["c"], compared.outputs[0].sqnr

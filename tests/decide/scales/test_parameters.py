@@ -14,6 +14,7 @@ from bitwright.numerics.quantize import dequantize, fake_quantize, quantize
 from bitwright.numerics.types import INT8, INT16, UINT8
 from bitwright.observe import LocalEngine
 from bitwright.recipe import (
+    Emulation,
     MinMax,
     MinMSE,
     NonOverflow,
@@ -110,6 +111,7 @@ def reference(model, plan, feeds):
 
 
 OPS = ["Conv", "ConvTranspose", "Gemm", "InstanceNormalization", "LayerNormalization"]
+RESTRICTED = {"emulate": {"restricted_asymmetric": True}}
 NAMED = {"select": Selection(op_types=tuple(OPS))}
 NPU = {
     "scales": "power-of-two",
@@ -128,7 +130,7 @@ NPU = {
         {"bias": "int16"},
         {"bias": "int16", "per_channel": True},
         {"bias": "weight"},
-        {"bias": "weight", "place": Placement(weight_pairs=True)},
+        {"bias": "weight", "emulate": Emulation(weight_pairs=True)},
         NPU,
     ],
     ids=["int32", "int16", "int16 per channel", "weight", "weight pairs", "npu"],
@@ -171,7 +173,7 @@ def test_a_bias_like_a_weight_has_the_type_and_a_scale_of_its_own(op):
 
 def test_pairs_of_weights_stand_before_a_bias_like_a_weight_too():
     model, data = layer("Conv")
-    recipe = Recipe(**NPU, place=Placement(weight_pairs=True))
+    recipe = Recipe(**NPU, emulate=Emulation(weight_pairs=True))
     written = quantized(model, recipe, data).model.graph
     assert "b_quantized" not in written.initializers
     assert written.initializers["b"].dtype == ir.DataType.FLOAT
@@ -252,7 +254,7 @@ def test_outputs_of_relu_use_the_whole_type_where_asked_to(qtype, method):
         place=Placement(unsigned_activations=False),
     )
     centred = quantized(model, recipe, data).plan
-    one_sided = quantized(model, recipe.replace(unsigned_relu=True), data).plan
+    one_sided = quantized(model, recipe.replace(emulate={"unsigned_relu": True}), data).plan
     middle = 128 if qtype is UINT8 else 0
     for name in ("r1", "r2"):
         assert centred.tensors[name].zero_point == middle
@@ -280,7 +282,7 @@ def test_only_a_clip_from_zero_is_one_sided(bounds, one_sided):
         node("Clip", ["c", "low", "top"], ["y"], name="clip"),
     ]
     model = build(nodes, {"x": [1, 4, 6, 6]}, {"y": [1, 8, 4, 4]}, constants)
-    recipe = Recipe(activation_symmetric=True, unsigned_relu=True)
+    recipe = Recipe(activation_symmetric=True, emulate={"unsigned_relu": True})
     plan = quantized(model, recipe, samples(1, 4, 6, 6)).plan
     assert plan.parameters("y").zero_point == (0 if one_sided else 128)
 
@@ -292,7 +294,7 @@ def test_batches_vote_on_the_scales_of_a_whole_model(tmp_path):
     model = make_cnn()
     data = samples(1, 3, 12, 12, count=5) + samples(1, 3, 12, 12, count=2, size=50.0)
     everything = Recipe(**NPU)
-    common = everything.replace(ranges=MinMSE(mode="most-common"), unsigned_relu=True)
+    common = everything.replace(ranges=MinMSE(mode="most-common"), emulate={"unsigned_relu": True})
     typical = quantized(model, common, data, holdout=False).plan
     assert typical.tensors["x"].scale < quantized(model, everything, data).plan.tensors["x"].scale
     alone = quantized(model, common, data[:5], holdout=False).plan
@@ -319,7 +321,10 @@ def test_a_file_of_sketches_without_votes_is_refused(tmp_path):
         ({"weight_ranges": MinMSE()}, "scales='power-of-two'"),
         ({"overrides": {"x": Override(ranges=NonOverflow())}}, "scales='power-of-two'"),
         ({"bias": "weight", "quantize_bias": False}, "contradicts quantize_bias"),
-        ({"restricted_asymmetric": True, "scales": "int16"}, "contradicts scales='int16'"),
+        (
+            {**RESTRICTED, "scales": "int16"},
+            "contradicts scales='int16'",
+        ),
     ],
 )
 def test_contradictions_are_told(options, message):

@@ -30,6 +30,7 @@ from bitwright.jobs.fine_tuning.segment import Learned, SegmentLearner, SegmentR
 from bitwright.jobs.fine_tuning.sequence import fine_tune  # noqa: E402
 
 LEARNING = AdaRound(iterations=20, batch_size=8, learn_activation_scales=True)
+UNSELECTIVE = {"fine_tune": {"selective": False}}
 
 
 def make_chain(bias=None):
@@ -109,8 +110,8 @@ def test_four_bit_activations_come_closer_to_float(kind):
 def test_the_same_plan_and_data_give_the_same_bytes(ratio):
     model = make_chain()
     samples = make_samples(model, 8)
-    method = LEARNING.replace(iterations=4, drop_ratio=ratio, selective=False)
-    asked = recipe(fine_tune=method)
+    details = {"drop_ratio": ratio, "selective": False}
+    asked = recipe(fine_tune=LEARNING.replace(iterations=4), emulate={"fine_tune": details})
     plan = bitwright.make_plan(model, data=samples, recipe=asked, progress=False)
     first, second = (
         bitwright.apply_plan(one, model, data=samples)
@@ -137,7 +138,7 @@ def test_later_segments_read_what_learned_scales_give(monkeypatch):
         return learn(self, index, quantized, floats)
 
     monkeypatch.setattr(SegmentLearner, "learn", watched)
-    tuned = quantize(model, samples, LEARNING.replace(selective=False), holdout=False)
+    tuned = quantize(model, samples, LEARNING, holdout=False, emulate=UNSELECTIVE)
     assert tuned.plan.tensors["x"].method == "learned step size"
     written = expose(load_model(tuned.model), ["b", "d"])
     session = open_session(written.model, level="disabled")
@@ -185,7 +186,8 @@ def test_what_does_not_help_unseen_samples_is_not_kept():
     tuned = fine_tune(model, plan, hopeless, samples)
     for report in tuned.reports:
         assert report.after < report.before or not report.kept
-    forced = fine_tune(model, plan, hopeless.replace(selective=False), samples)
+    model, plan = planned(make_chain(), emulate=UNSELECTIVE)
+    forced = fine_tune(model, plan, hopeless, samples)
     assert any(report.after > report.before for report in forced.reports)
 
 
@@ -197,8 +199,8 @@ def test_checkpoints_keep_learned_scales():
 
 
 def test_segments_that_learn_apart_learn_their_scales():
-    model, plan = planned(make_chain())
-    method = LEARNING.replace(sequential=False, selective=False, iterations=4)
+    model, plan = planned(make_chain(), emulate=UNSELECTIVE)
+    method = LEARNING.replace(sequential=False, iterations=4)
     tuned = fine_tune(model, plan, method, make_samples(make_chain(), 8))
     changed = {k for k, e in tuned.plan.tensors.items() if e.scale != plan.tensors[k].scale}
     assert changed == {"x", "b"}

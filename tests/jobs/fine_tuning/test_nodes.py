@@ -10,8 +10,10 @@ pytest.importorskip("torch")
 
 def tuned(nodes):
     model = make_cnn()
-    learning = AdaRound(iterations=20, scope="layer", nodes=nodes, selective=False)
-    recipe = load_recipe("int8").replace(fine_tune=learning)
+    learning = AdaRound(iterations=20, scope="layer", nodes=nodes)
+    recipe = load_recipe("int8").replace(
+        fine_tune=learning, emulate={"fine_tune": {"selective": False}}
+    )
     result = bitwright.quantize(model, data=make_samples(model, 8), recipe=recipe, progress=False)
     return [note for note in result.plan.notes if note.startswith("fine-tuning: ")]
 

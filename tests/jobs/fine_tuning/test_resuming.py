@@ -30,11 +30,12 @@ from bitwright.jobs.fine_tuning import workers
 from bitwright.jobs.fine_tuning.segment import SegmentLearner
 from bitwright.jobs.fine_tuning.sequence import fine_tune
 
-SHORT = AdaRound(iterations=12, scope="layer", selective=False)
+SHORT = AdaRound(iterations=12, scope="layer")
 
 
 def prepared(model, samples):
-    job = open_model(model, load_recipe("int8").replace(weight=INT4))
+    details = {"fine_tune": {"selective": False}}
+    job = open_model(model, load_recipe("int8").replace(weight=INT4, emulate=details))
     plan = plan_static(job, Calibration(data=samples, holdout=False, progress=False)).plan
     return job.model, plan
 
@@ -69,7 +70,7 @@ def stop_after(monkeypatch, count):
     return done
 
 
-@pytest.mark.parametrize("method", [SHORT, AdaQuant(iterations=5, selective=False)], ids=str)
+@pytest.mark.parametrize("method", [SHORT, AdaQuant(iterations=5)], ids=str)
 @pytest.mark.parametrize("sequential", [True, False])
 def test_an_interrupted_run_goes_on_at_the_last_finished_block(
     cnn, method, sequential, tmp_path, monkeypatch
@@ -183,7 +184,7 @@ def test_a_weight_that_two_blocks_share_learns_in_one_of_them():
     model = build(nodes, {"x": [1, 16]}, {"y": None}, {"w": normal(16, 16, seed=1)}, opset=21)
     samples = make_samples(model, 8)
     model, plan = prepared(model, samples)
-    method = AdaRound(iterations=5, scope="layer", sequential=False, selective=False)
+    method = AdaRound(iterations=5, scope="layer", sequential=False)
     first, second = fine_tune(model, plan, method, samples).reports
     assert first.kept
     assert second.reason == "its weights are learned in another segment"

@@ -27,7 +27,7 @@ from bitwright.jobs.opening import open_model
 from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.static import plan_static
 from bitwright.numerics.types import BFLOAT16, INT4, INT8
-from bitwright.recipe import AdaQuant, AdaRound, MinMSE, Recipe
+from bitwright.recipe import AdaQuant, AdaRound, LearningDetails, MinMSE, Recipe
 from bitwright.run import open_session, run_session
 
 torch = pytest.importorskip("torch", reason="fine-tuning needs torch")
@@ -36,6 +36,7 @@ from bitwright.jobs.fine_tuning.segment import SegmentLearner  # noqa: E402
 from bitwright.jobs.fine_tuning.sequence import fine_tune  # noqa: E402
 
 SHORT = AdaRound(iterations=20, batch_size=4)
+UNSELECTIVE = {"fine_tune": {"selective": False}}
 
 
 def correlated(model, count=24):
@@ -78,7 +79,7 @@ def test_adaquant_learns_weights_biases_and_scales():
     learned = [e for e in tuned.plan.tensors.values() if e.method == "learned step size"]
     assert learned and all(e.role == "weight" for e in learned)
     fixed = quantize(
-        model, samples, fine_tune=AdaQuant(iterations=5, learn_scales=False, selective=False)
+        model, samples, fine_tune=AdaQuant(iterations=5, learn_scales=False), emulate=UNSELECTIVE
     )
     assert {k: e.scale for k, e in fixed.plan.tensors.items()} == {
         k: e.scale for k, e in plain.plan.tensors.items()
@@ -88,8 +89,8 @@ def test_adaquant_learns_weights_biases_and_scales():
 def test_power_of_two_scales_stay_powers_of_two():
     model = make_mlp(opset=21, ir_version=10)
     options = {"scales": "power-of-two", "ranges": MinMSE(), "weight_ranges": MinMSE()}
-    method = AdaQuant(iterations=5, learning_rate=0.01, selective=False)
-    result = quantize(model, correlated(model), fine_tune=method, **options)
+    method = AdaQuant(iterations=5, learning_rate=0.01)
+    result = quantize(model, correlated(model), fine_tune=method, emulate=UNSELECTIVE, **options)
     scales = [np.log2(e.scale) for e in result.plan.tensors.values() if e.role == "weight"]
     assert scales and np.all(np.mod(scales, 1) == 0)
     with pytest.raises(RecipeError, match="learn_scales would leave scales='power-of-two'"):
@@ -99,9 +100,9 @@ def test_power_of_two_scales_stay_powers_of_two():
 def test_the_written_integers_are_those_that_were_learned():
     model = make_mlp(opset=21, ir_version=10)
     samples = correlated(model)
-    job = open_model(model, recipe())
+    job = open_model(model, recipe(emulate=UNSELECTIVE))
     plan = plan_static(job, Calibration(data=samples, holdout=False, progress=False)).plan
-    tuned = fine_tune(job.model, plan, AdaRound(iterations=60, selective=False), samples)
+    tuned = fine_tune(job.model, plan, AdaRound(iterations=60), samples)
     assert set(tuned.constants) == {"w1", "w2"}
     written = emit_model(job, Planned(tuned.plan, tuned.constants))
     stored = constants_of(bitwright_proto(written))
@@ -128,10 +129,10 @@ def bitwright_proto(result):
 def test_the_error_of_the_last_block_is_that_of_the_written_model():
     model = make_transformer(opset=21, ir_version=10)
     samples = correlated(model, 8)
-    job = open_model(model, recipe())
+    details = {"selective": False, "holdout_fraction": 0}
+    job = open_model(model, recipe(emulate={"fine_tune": details}))
     plan = plan_static(job, Calibration(data=samples, holdout=False, progress=False)).plan
-    method = AdaRound(iterations=20, selective=False, holdout_fraction=0)
-    tuned = fine_tune(job.model, plan, method, samples)
+    tuned = fine_tune(job.model, plan, AdaRound(iterations=20), samples)
     written = emit_model(job, Planned(tuned.plan, tuned.constants))
     # What comes behind the last segment, a norm, learns nothing.
     inner = [
@@ -203,7 +204,7 @@ def test_contradictions_are_refused_at_once():
     with pytest.raises(RecipeError, match="fine_tune has no effect in dynamic mode"):
         Recipe(mode="dynamic", fine_tune=SHORT)
     with pytest.raises(RecipeError, match="drop_ratio must lie in"):
-        AdaRound(drop_ratio=1.5)
+        LearningDetails(drop_ratio=1.5)
     with pytest.raises(RecipeError, match="iterations of fine_tune must be at least 1"):
         AdaQuant(iterations=0)
 

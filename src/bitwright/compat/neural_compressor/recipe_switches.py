@@ -46,7 +46,8 @@ def apply_switches(recipe: Recipe, model: ir.Model, given: Any) -> Recipe:
         if value and recipe.output_format.integer_ops:
             warn_user(f"{name} of recipes is ignored: operators in integers have no pairs.")
         elif name in asked:
-            recipe = recipe.replace(place={field: value})
+            section, _, place = field.partition(".")
+            recipe = recipe.replace(**{section: {place: value}})
     return recipe
 
 
@@ -68,7 +69,7 @@ def _smooth(given: Mapping[str, Any]) -> dict[str, Any]:
             )
         alpha = alpha[0] if len(alpha) == 1 else "auto"
     folding = read_switch("folding", arguments.get("folding", True))
-    return {"smooth": SmoothQuant(alpha=alpha, folding=folding)}
+    return {"smooth": SmoothQuant(alpha=alpha), "emulate": {"smooth_folding": folding}}
 
 
 def _correct_biases(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,9 +128,9 @@ _LEFT_OUT: dict[str, Callable[[ir.Model], Iterable[str]]] = {
 }
 """Switches that leave nodes out where they are off, and which ones."""
 _PLACED: dict[str, tuple[str, Read]] = {
-    "add_qdq_pair_to_weight": ("weight_pairs", read_switch),
-    "dedicated_qdq_pair": ("dedicated_pairs", read_switch),
-    "optypes_to_exclude_output_quant": ("unquantized_outputs", read_op_types),
+    "add_qdq_pair_to_weight": ("emulate.weight_pairs", read_switch),
+    "dedicated_qdq_pair": ("emulate.dedicated_pairs", read_switch),
+    "optypes_to_exclude_output_quant": ("place.unquantized_outputs", read_op_types),
 }
 """Switches about pairs, which integer operators do without: a field, and how its value is read."""
 # What does nothing here, the value with which it asks for nothing, and why.

@@ -83,13 +83,14 @@ def dynamic_recipe(parts: RecipeParts, weight_type: Any) -> Recipe:
     for section, read in (
         ("recipe", DYNAMIC_FIELDS),
         ("place", {"force_shared"}),
+        ("emulate", {"assumed_type"}),
         ("calibration", set()),
         ("smooth", set()),
     ):
         for name in getattr(parts, section).keys() - read:
             parts.drop(f"{section}.{name}", "it has no effect in a dynamic model")
     parts.select.setdefault("subgraphs", False)  # as there, unless EnableSubgraph asks for it
-    parts.place["conventions"] = "onnxruntime"
+    parts.emulate["conventions"] = "onnxruntime"
     parts.recipe.update(
         name="onnxruntime-dynamic",
         mode="dynamic",

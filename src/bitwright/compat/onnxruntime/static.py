@@ -168,14 +168,14 @@ def _write_four_bits(model: str | Path | onnx.ModelProto, recipe: Recipe) -> Rec
     """
     bits = {qtype.bits for qtype in _types_of(recipe)}
     in_blocks = recipe.block_size or any(o.block_size for o in recipe.overrides.values())
-    if 4 not in bits or 16 in bits or in_blocks or recipe.place.contrib_ops:
+    if 4 not in bits or 16 in bits or in_blocks or recipe.emulate.contrib_ops:
         return recipe
     if not recipe.output_format.standard_pairs or graph.opset_of(graph.load_model(model)) >= 21:
         return recipe
     warn_user(
         "Q/DQ nodes are in the domain com.microsoft: standard ones take 4 bits from opset 21 on."
     )
-    return recipe.replace(place=recipe.place.replace(contrib_ops=True))
+    return recipe.replace(emulate={"contrib_ops": True})
 
 
 def _types_of(recipe: Recipe) -> set[QType]:
@@ -250,7 +250,8 @@ def static_recipe(
         rounding="nearest",
     )
     # Its placement, too: every op of a listed type gets its pairs.
-    parts.place.update(conventions="onnxruntime", isolated=True, float_bias_add=False)
+    parts.emulate["conventions"] = "onnxruntime"
+    parts.place.update(isolated=True, float_bias_add=False)
     return Recipe(**parts.build())
 
 
@@ -286,8 +287,8 @@ def _drop_pair_options(parts: RecipeParts) -> None:
     """Leave out what is about Q/DQ pairs, which QOperator does without."""
     reason = CONVERT_WITHOUT_PAIRS.why
     for name in _PAIR_OPTIONS:
-        if parts.place.get(name):
-            parts.drop(f"place.{name}", reason)
+        if parts.emulate.get(name):
+            parts.drop(f"emulate.{name}", reason)
     if parts.recipe.get("block_size"):
         parts.drop("recipe.block_size", reason)
     overrides: dict[str, Override] = parts.recipe.get("overrides", {})

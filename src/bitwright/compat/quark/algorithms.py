@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from bitwright.errors import RecipeError, did_you_mean
-from bitwright.recipe.finetuning import LEARNING_OPS
+from bitwright.recipe.emulate import LEARNING_OPS
 
 __all__ = [
     "AdaQuantConfig",

@@ -104,7 +104,7 @@ def _choose(
     symmetric = recipe.activation_symmetric
     if given.symmetric is not None:
         symmetric = given.symmetric
-    elif recipe.unsigned_relu and _is_never_negative(name, graph):
+    elif recipe.emulate.unsigned_relu and _is_never_negative(name, graph):
         symmetric = False
     if is_fixed and recipe.scales == "power-of-two":
         low, high = without_last_level(low, high, qtype, symmetric=symmetric)

@@ -98,7 +98,7 @@ class VitisONNXQuantizer(TensorQuantizer):
         self.mode, self.static = QuantizationMode.QLinearOps, True
         self.weight_qType = self.recipe.weight.onnx_type
         self.activation_qType = self.recipe.activation.onnx_type
-        self.use_unsigned_relu = self.recipe.unsigned_relu
+        self.use_unsigned_relu = self.recipe.emulate.unsigned_relu
         self.quantized_tensor_type = tensor_types
         # Its types are the runtime's: those of the vendor have members of their own above.
         self._inherited = BaseQuantizer(

@@ -36,7 +36,7 @@ _FIXED = ("axis", "convert_to_bfloat_before_bfp", "use_compiler_version_cpu_kern
 def attributes_of(option: str) -> Row:
     """Return the row of either option: its attributes, and how mantissas are rounded.
 
-    >>> attributes_of("MXAttributes")("it", {"rounding_mode": 2})["place.block_rounding"]
+    >>> attributes_of("MXAttributes")("it", {"rounding_mode": 2})["emulate.block_rounding"]
     'half-even'
     """
 
@@ -48,7 +48,7 @@ def attributes_of(option: str) -> Row:
             return changes
         if mode not in range(len(_ROUNDINGS)):
             raise RecipeError(f"rounding_mode of {what} is 0, 1 or 2, not {mode!r}.")
-        return {**changes, "place.block_rounding": _ROUNDINGS[mode]}
+        return {**changes, "emulate.block_rounding": _ROUNDINGS[mode]}
 
     return row
 

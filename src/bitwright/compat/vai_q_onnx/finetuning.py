@@ -22,7 +22,7 @@ from bitwright.compat.options import (
     when_on,
 )
 from bitwright.errors import RecipeError
-from bitwright.recipe import AdaQuant, AdaRound, FineTuning
+from bitwright.recipe import AdaQuant, AdaRound, FineTuning, LearningDetails
 
 __all__ = ["FastFinetune", "read_fast_finetune"]
 
@@ -36,6 +36,7 @@ class FastFinetune:
     """What was asked for: the method, the device it runs on, and what the caller is warned of."""
 
     method: FineTuning
+    details: LearningDetails
     device: str = "cpu"
     notes: tuple[str, ...] = ()
 
@@ -55,6 +56,7 @@ def read_fast_finetune(options: Mapping[str, Any] | None) -> FastFinetune:
     device = given.pop("OptimDevice", {}).get("device", "cpu")
     # A layer at a time, a sample at a time, scales as they are: what the numbers are meant for.
     fields: Changes = {"scope": "layer", "batch_size": 1}
+    details: Changes = {}
     if kind is AdaQuant:
         fields["learn_scales"] = False
     notes = []
@@ -63,10 +65,17 @@ def read_fast_finetune(options: Mapping[str, Any] | None) -> FastFinetune:
             notes.append(f"the option {option!r} of FastFinetune has no effect: {found['note']}.")
         elif all(name in kind.__struct_fields__ for name in found):
             fields |= found
+        elif all(name in LearningDetails.__struct_fields__ for name in found) and (
+            kind is AdaRound or option not in _OF_ADAROUND
+        ):
+            details |= found
         elif any(value is not False for value in found.values()):
             tag = kind.__struct_config__.tag
             notes.append(f"the option {option!r} of FastFinetune has no effect with {tag}.")
-    return FastFinetune(kind(**fields), device, tuple(notes))
+    return FastFinetune(kind(**fields), LearningDetails(**details), device, tuple(notes))
+
+
+_OF_ADAROUND = ("RegParam", "BetaRange", "WarmStart")
 
 
 # How values are read ----------------------------------------------------------------------------

@@ -28,8 +28,10 @@ from bitwright.numerics.types import BFLOAT16, INT8, UINT8, QType
 from bitwright.recipe import (
     MSE,
     CrossLayerEqualization,
+    EqualizationDetails,
     FineTuning,
     LayerwisePercentile,
+    LimitDetails,
     Limits,
     MinMax,
     MinMSE,
@@ -38,6 +40,7 @@ from bitwright.recipe import (
     Recipe,
     Rewrites,
     Simulation,
+    SimulationSwitches,
 )
 from bitwright.recipe.formats import FORMATS
 from bitwright.targets import NPU_CNN
@@ -72,6 +75,9 @@ _WITH_INT16_SCALES: dict[Enum, RangeChoice] = {
     PowerOfTwoMethod.MinMSE: RangeChoice(MSE),
     LayerWiseMethod.LayerWisePercentile: RangeChoice(MinMax),
 }
+
+_OF_SIMULATION = frozenset(SimulationSwitches.__struct_fields__)
+_OF_EQUALIZATION = frozenset(EqualizationDetails.__struct_fields__)
 
 # How the ranges of weights are chosen, where no option says it.
 _WEIGHT_METHODS: dict[Enum, RangeMethod] = {
@@ -128,7 +134,7 @@ def _choose_bias(parts: RecipeParts, method: Enum, weight: QType) -> None:
     """
     if len(parts.bias) > 1:
         raise RecipeError("Int16Bias and Int32Bias contradict each other; choose one.")
-    has_pair = parts.place.get("weight_pairs") and isinstance(method, PowerOfTwoMethod)
+    has_pair = parts.emulate.get("weight_pairs") and isinstance(method, PowerOfTwoMethod)
     like_weight = parts.asked.get("npu_cnn") or weight.kind != "int" or has_pair
     bias = next(iter(parts.bias), "weight" if like_weight else None)
     if bias is not None:
@@ -137,18 +143,18 @@ def _choose_bias(parts: RecipeParts, method: Enum, weight: QType) -> None:
 
 def _choose_pairs(parts: RecipeParts, activation: QType, weight: QType) -> None:
     """Place pairs as these tools do: every operator of a listed type gets its own."""
-    if parts.place.get("bfloat16_casts") and BFLOAT16 not in (activation, weight):
-        parts.drop("place.bfloat16_casts", "neither activations nor weights are bfloat16")
-    if "block_rounding" in parts.place and not (
+    if parts.emulate.get("bfloat16_casts") and BFLOAT16 not in (activation, weight):
+        parts.drop("emulate.bfloat16_casts", "neither activations nor weights are bfloat16")
+    if "block_rounding" in parts.emulate and not (
         activation.shares_exponent or weight.shares_exponent
     ):
-        parts.drop("place.block_rounding", "neither activations nor weights have blocks")
+        parts.drop("emulate.block_rounding", "neither activations nor weights have blocks")
     fuses = {**dict.fromkeys(_NPU_FUSED, parts.asked.get("npu_cnn", False)), **parts.fuse}
     fused = tuple(op_type for op_type, is_fused in fuses.items() if is_fused)
     parts.place.update(isolated=True, float_bias_add=False, fuse_activations=fused)
     if parts.fuse_pairs:
         named = (pair for pairs in parts.fuse_pairs.values() for pair in pairs)
-        parts.place["fuse_pairs"] = tuple(dict.fromkeys(named))
+        parts.emulate["fuse_pairs"] = tuple(dict.fromkeys(named))
 
 
 def _check_npu(parts: RecipeParts, method: Enum, activation: QType, weight: QType) -> None:
@@ -162,7 +168,7 @@ def _check_npu(parts: RecipeParts, method: Enum, activation: QType, weight: QTyp
         "WeightSymmetric must be True": not parts.recipe.get("weight_symmetric", True),
         "QuantizeBias must be True": not parts.recipe.get("quantize_bias", True),
         "Int16Scale must be False": parts.calibration.get("int16", False),
-        "QDQOpTypePerChannelSupportToAxis must be {}": bool(parts.place.get("channel_axes")),
+        "QDQOpTypePerChannelSupportToAxis must be {}": bool(parts.emulate.get("channel_axes")),
         "calibrate_method must be a PowerOfTwoMethod": not isinstance(method, PowerOfTwoMethod),
     }
     for sentence, is_wrong in refused.items():
@@ -201,7 +207,12 @@ def _settings(
 
 def _simulation(parts: RecipeParts, on_npu: bool) -> Simulation | None:
     fields = _settings(parts, "simulate", switch="SimulateDPU", usual=on_npu)
-    return None if fields is None else Simulation(**fields)
+    if fields is None:
+        return None
+    parts.emulate["simulate"] = SimulationSwitches(
+        **{name: fields.pop(name) for name in [*fields] if name in _OF_SIMULATION}
+    )
+    return Simulation(**fields)
 
 
 def _limits(parts: RecipeParts, on_npu: bool, method: Enum) -> Limits | None:
@@ -211,7 +222,10 @@ def _limits(parts: RecipeParts, on_npu: bool, method: Enum) -> Limits | None:
             "NPULimitationCheck is about power-of-two scales; use a PowerOfTwoMethod with it."
         )
     fields = _settings(parts, "limits", switch="NPULimitationCheck", usual=on_npu)
-    return None if fields is None else Limits(**fields)
+    if fields is None:
+        return None
+    parts.emulate["limits"] = LimitDetails(**fields)
+    return Limits()
 
 
 def _equalization(parts: RecipeParts) -> CrossLayerEqualization | None:
@@ -220,6 +234,9 @@ def _equalization(parts: RecipeParts) -> CrossLayerEqualization | None:
         return None
     if fields.pop("use_threshold", True) is False:
         fields["weight_threshold"] = None
+    parts.emulate["equalize"] = EqualizationDetails(
+        **{name: fields.pop(name) for name in [*fields] if name in _OF_EQUALIZATION}
+    )
     return CrossLayerEqualization(**fields)
 
 
@@ -229,6 +246,7 @@ def _fine_tuning(parts: RecipeParts) -> FineTuning | None:
         return None
     fine_tune: FastFinetune = fields.setdefault("asked", read_fast_finetune(None))
     parts.notes += fine_tune.notes
+    parts.emulate["fine_tune"] = fine_tune.details
     return fine_tune.method
 
 

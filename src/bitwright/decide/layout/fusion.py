@@ -28,7 +28,7 @@ def fused_reader(value: ir.Value, recipe: Recipe) -> ir.Node | None:
         return reader
     if recipe.limits is not None and maker.op_type == "Pad" and reader.op_type in PADDED_POOLS:
         return reader
-    if (maker.op_type, reader.op_type) in recipe.place.fuse_pairs:
+    if (maker.op_type, reader.op_type) in recipe.emulate.fuse_pairs:
         return reader
     if reader.op_type not in recipe.place.fuse_activations or reader.inputs[0] is not value:
         return None

@@ -79,7 +79,7 @@ def _keeps_float16(c: Candidate) -> Skip | None:
     kinds = ("fused", "written") if c.recipe.output_format.integer_ops else ("fused",)
     if c.recipe.float16 != "keep" or c.rule.float32_scales not in kinds:
         return None
-    if c.recipe.place.conventions == "onnxruntime":
+    if c.recipe.emulate.conventions == "onnxruntime":
         return None  # as there; whoever asks for it leaves out what the runtime refuses
     if all(value.dtype != ir.DataType.FLOAT16 for value in c.node.outputs):
         return None
@@ -118,7 +118,7 @@ def _reads_only_constants(c: Candidate) -> Skip | None:
 
 
 def _would_divide_by_zero(c: Candidate) -> Skip | None:
-    if c.node.op_type != "Div" or c.recipe.place.conventions == "onnxruntime":
+    if c.node.op_type != "Div" or c.recipe.emulate.conventions == "onnxruntime":
         return None
     divisor = constant_of(c.node.inputs[1])
     if divisor is None:
@@ -132,7 +132,7 @@ def _would_divide_by_zero(c: Candidate) -> Skip | None:
 
 
 def _keeps_values_above_zero(c: Candidate) -> Skip | None:
-    if c.rule.bounds is None or c.recipe.place.conventions == "onnxruntime":
+    if c.rule.bounds is None or c.recipe.emulate.conventions == "onnxruntime":
         return None
     bounds = c.rule.bounds(c.node)
     if isinstance(bounds, Skip) or not 0 < bounds[0] * 2.0**c.recipe.activation.bits < bounds[1]:
@@ -143,7 +143,7 @@ def _keeps_values_above_zero(c: Candidate) -> Skip | None:
 
 def _is_always_one(c: Candidate) -> Skip | None:
     # QLinearSoftmax of uint8 gives 0 for it.
-    if c.node.op_type != "Softmax" or c.recipe.place.conventions == "onnxruntime":
+    if c.node.op_type != "Softmax" or c.recipe.emulate.conventions == "onnxruntime":
         return None
     shape = c.node.outputs[0].shape
     if shape is None:
@@ -186,8 +186,7 @@ def _stands_between_floats(c: Candidate) -> Skip | None:
 
 
 def _clips_symmetric_integers(c: Candidate) -> Skip | None:
-    place = c.recipe.place
-    if place.conventions != "onnxruntime" or not c.recipe.output_format.integer_ops:
+    if c.recipe.emulate.conventions != "onnxruntime" or not c.recipe.output_format.integer_ops:
         return None
     if c.rule.bounds is not None and c.recipe.activation_symmetric:
         return Skip("by ONNX Runtime's rules it stays float where activations are symmetric")
@@ -195,7 +194,7 @@ def _clips_symmetric_integers(c: Candidate) -> Skip | None:
 
 
 def _pools_float8(c: Candidate) -> Skip | None:
-    by_others = c.recipe.place.conventions == "onnxruntime"
+    by_others = c.recipe.emulate.conventions == "onnxruntime"
     if by_others and c.node.op_type == "MaxPool" and not c.recipe.activation.is_integer:
         return Skip(f"there is no MaxPool of {c.recipe.activation}")
     return None

@@ -90,7 +90,9 @@ class _Builder:
         self._opset = model.opset_imports.get("", 1)
         self._nodes = list(model.graph.all_nodes() if recipe.enters_bodies else model.graph)
         self._selector = Selector(self._nodes, recipe.select)
-        self._unquantized = self._selector.find(recipe.place.unquantized_nodes, "unquantized_nodes")
+        self._unquantized = self._selector.find(
+            recipe.emulate.unquantized_nodes, "unquantized_nodes"
+        )
         self._layout = Layout()
         self._given = find_node_overrides(recipe, self._selector)
         self._marks = TensorMarks(model, recipe, self._layout, self._given, types or TypeMap())
@@ -125,11 +127,11 @@ class _Builder:
             self._layout.nodes[name] = plan
         self._read_through(float_by_name)
         choose_shared_exponent_axes(self._layout, self._nodes)
-        if self._recipe.place.conventions == "onnxruntime":
+        if self._recipe.emulate.conventions == "onnxruntime":
             self._take_ranges_of_clips()
         if not self._recipe.place.isolated:
             mark_results(self._layout, self._nodes)
-        if self._recipe.place.dedicated_pairs:
+        if self._recipe.emulate.dedicated_pairs:
             _dedicate_pairs(self._layout, self._marks.marked, self._marks.names)
         return self._layout
 
@@ -292,11 +294,11 @@ class _Builder:
             return False
         if self._recipe.output_format.integer_ops and entry.same_as is not None:
             return False  # the integers that it would pass on are not clipped
-        if self._recipe.place.conventions == "onnxruntime":
+        if self._recipe.emulate.conventions == "onnxruntime":
             result = self._marks.override_of(node.outputs[0])
             converts = any(one and one.convert for one in (entry.override, result))
-            place = self._recipe.place
-            return not (self._recipe.activation_symmetric or place.keep_activations or converts)
+            kept = self._recipe.emulate.keep_activations
+            return not (self._recipe.activation_symmetric or kept or converts)
         return (
             not isinstance(rule.bounds(node), Skip)
             and entry.same_as is None
@@ -335,7 +337,7 @@ class _Builder:
             return tuple(outputs)
         keeps_scale = rule.keeps_scale_of(node)
         # Known ranges are fitted to what is observed, later.
-        output_range = None if self._recipe.known_ranges else rule.output_range
+        output_range = None if self._recipe.emulate.known_ranges else rule.output_range
         if self._recipe.output_format.integer_ops:
             output_range = rule.integer_range or output_range
         output_range = self._recipe.output_ranges.get(node.op_type, output_range)
@@ -408,15 +410,15 @@ class _Builder:
             plan = self._layout.nodes[name]
             if plan.action != "float" or name in float_by_name:
                 continue
-            place = self._recipe.place
-            if place.dedicated_pairs and place.conventions == "bitwright":
+            emulate = self._recipe.emulate
+            if emulate.dedicated_pairs and emulate.conventions == "bitwright":
                 continue
             inputs = tuple(
                 self._marks.key_for(v, name)
                 if v is not None
                 and v in self._marks.marked
                 and self._is_read_through(v)
-                and not (place.dedicated_pairs and self._has_several_chosen_readers(v))
+                and not (emulate.dedicated_pairs and self._has_several_chosen_readers(v))
                 else None
                 for v in node.inputs
             )

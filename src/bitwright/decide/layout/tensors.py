@@ -103,7 +103,7 @@ class TensorMarks:
         assert wanted is not None
         if not self._recipe.output_format.standard_pairs:
             return key  # one type for a tensor: that of most bits
-        if self._recipe.place.dedicated_pairs:
+        if self._recipe.emulate.dedicated_pairs:
             raise RecipeError(
                 f"{reader!r} reads {wanted}, and {self.names[value]!r} is of another type: that "
                 "takes a second pair behind the first, but dedicated_pairs gives each reader one "
@@ -172,7 +172,7 @@ class TensorMarks:
         if source is None or weight is None or has_channelwise_activations(self._recipe):
             return None
         stored = self._layout.entries[weight].qtype
-        if not stored.is_integer and self._recipe.place.conventions == "onnxruntime":
+        if not stored.is_integer and self._recipe.emulate.conventions == "onnxruntime":
             return None
         if not stored.is_integer:  # there is no grid to add up on: it is one more weight
             return self._mark_constant(node, value, stored, None, 0)
@@ -221,14 +221,14 @@ def _weight_axis(
         return None, 0
     blocks = recipe.block_size if blocks is None else blocks
     if blocks and array.ndim == 2 and rule.linear == "matrix":
-        if recipe.place.conventions == "onnxruntime":
+        if recipe.emulate.conventions == "onnxruntime":
             return (own or 0) if recipe.per_channel else 0, blocks
         return 1 if own is None else 1 - own, blocks
     if node.op_type in recipe.place.per_tensor_ops:
         return None, 0
     if not recipe.per_channel or array.ndim < 2:
         return None, 0
-    custom = recipe.place.channel_axes.get(node.op_type)
+    custom = recipe.emulate.channel_axes.get(node.op_type)
     if custom is None:
         return own, 0
     axis = _valid_axis(custom, array.ndim, f"channel_axes of {node.op_type}")

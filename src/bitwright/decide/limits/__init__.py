@@ -16,7 +16,7 @@ from bitwright.errors import PlanError, RecipeError
 from bitwright.graph import iter_values
 from bitwright.graph.constants import constant_of
 from bitwright.plan import QuantPlan
-from bitwright.recipe import Limits
+from bitwright.recipe import LimitDetails
 from bitwright.support.wording import counted
 from bitwright.targets import NPU_CNN
 from bitwright.targets.npu_limits import Bound, LimitRule, NpuOperation, Ref, bounds_of
@@ -32,14 +32,14 @@ def apply_limits(model: ir.Model, plan: QuantPlan) -> QuantPlan:
     position. The rules are gone through in the order of their table until nothing moves. Where
     they conflict, a Concat that would clip what it joins falls back to float.
     """
-    limits = plan.recipe.limits
-    if limits is None:
+    if plan.recipe.limits is None:
         return plan
-    fit = _PositionFit(model, plan, limits)
+    details = plan.recipe.emulate.limits
+    fit = _PositionFit(model, plan, details)
     fit.run()
     while (concat := fit.conflicting_concat()) is not None:
         plan = _fall_back_to_float(plan, concat)
-        fit = _PositionFit(model, plan, limits)
+        fit = _PositionFit(model, plan, details)
         fit.run()
     moved = fit.positions.moved
     if not moved:
@@ -61,7 +61,7 @@ def check_limits(model: ir.Model, plan: QuantPlan) -> None:
     except RecipeError as error:
         raise PlanError(str(error)) from error
     for node, operation in _planned_operations(model, plan, positions):
-        for rule in _chosen_rules(plan.recipe.limits):
+        for rule in _chosen_rules(plan.recipe.emulate.limits):
             for bound in rule.bounds(operation, positions.now):
                 if not bound.holds(positions.now):
                     raise PlanError(
@@ -71,8 +71,8 @@ def check_limits(model: ir.Model, plan: QuantPlan) -> None:
                     )
 
 
-def _chosen_rules(limits: Limits) -> list[LimitRule]:
-    return [rule for rule in NPU_CNN.limits if getattr(limits, rule.name)]
+def _chosen_rules(details: LimitDetails) -> list[LimitRule]:
+    return [rule for rule in NPU_CNN.limits if getattr(details, rule.name)]
 
 
 def _planned_operations(
@@ -86,11 +86,11 @@ def _planned_operations(
 
 
 class _PositionFit:
-    def __init__(self, model: ir.Model, plan: QuantPlan, limits: Limits) -> None:
+    def __init__(self, model: ir.Model, plan: QuantPlan, details: LimitDetails) -> None:
         self.positions = PlanPositions(plan)
         self.notes: list[str] = []
-        self._model, self._plan, self._limits = model, plan, limits
-        self._rules = _chosen_rules(limits)
+        self._model, self._plan, self._details = model, plan, details
+        self._rules = _chosen_rules(details)
         self._nodes = _planned_operations(model, plan, self.positions)
         self._operations = [operation for _, operation in self._nodes]
         self._conflicting = False
@@ -98,7 +98,7 @@ class _PositionFit:
         self._zeros = _all_zero(model, plan)
 
     def run(self) -> None:
-        for _ in range(self._limits.max_rounds):
+        for _ in range(self._details.max_rounds):
             before = dict(self.positions.now)
             for rule in self._rules:
                 self._apply(rule)
@@ -112,9 +112,9 @@ class _PositionFit:
 
     def conflicting_concat(self) -> str | None:
         """Return a Concat that has to clip what it joins, if limits conflict."""
-        if not self._conflicting or not self._limits.align_concat:
+        if not self._conflicting or not self._details.align_concat:
             return None
-        others = msgspec.structs.replace(self._limits, align_concat=False)
+        others = msgspec.structs.replace(self._details, align_concat=False)
         without = _PositionFit(self._model, self._plan, others)
         without.run()
         return _find_conflicting_concat(self._nodes, self.positions.now, without.positions.now)
@@ -169,7 +169,7 @@ class _PositionFit:
                 changed += 1
         self.notes.append(
             f"the NPU's limits conflict in this model; {changed} scales were "
-            f"chosen together after {self._limits.max_rounds} rounds"
+            f"chosen together after {self._details.max_rounds} rounds"
         )
 
 

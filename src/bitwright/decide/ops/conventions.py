@@ -50,15 +50,15 @@ _ONNXRUNTIME = {
 def rule_for(op_type: str, recipe: Recipe) -> OpRule:
     """Return how a recipe quantizes an operator.
 
-    >>> from bitwright.recipe import Placement
-    >>> recipe = Recipe(place=Placement(conventions="onnxruntime"))
+    >>> from bitwright.recipe import Emulation
+    >>> recipe = Recipe(emulate=Emulation(conventions="onnxruntime"))
     >>> rule_for("AveragePool", recipe).keeps_scale, rule_for("AveragePool", Recipe()).keeps_scale
     (True, False)
     """
-    if recipe.place.conventions == "onnxruntime":
+    if recipe.emulate.conventions == "onnxruntime":
         rows = _ONNXRUNTIME[recipe.output_format.integer_ops]
         if op_type in rows:
             return rows[op_type]
-    if not recipe.known_ranges and op_type in _OBSERVED:
+    if not recipe.emulate.known_ranges and op_type in _OBSERVED:
         return _OBSERVED[op_type]
     return rule_of(op_type)

@@ -41,8 +41,8 @@ be uint16; use format 'qdq' for other types.
     if recipe.block_size:
         raise RecipeError("QOperator has no blocks; drop block_size, or use format 'qdq'.")
     for option in _PAIR_OPTIONS:
-        if getattr(recipe.place, option):
+        if getattr(recipe.emulate, option):
             raise RecipeError(
-                f"place.{option} is about Q/DQ pairs, which QOperator does without; drop it, or "
+                f"emulate.{option} is about Q/DQ pairs, which QOperator does without; drop it, or "
                 "use format 'qdq'."
             )

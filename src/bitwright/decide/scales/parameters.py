@@ -85,7 +85,7 @@ def _activation_range(
             assert sketch is not None
             known = _known_range(entry, sketch, choice, recipe)
             found = known or _observed_range(sketch, entry.qtype, choice)
-            if recipe.cut_saturated:
+            if recipe.emulate.cut_saturated:
                 found = _without_saturated(entry, found, choice)
         return _with_given_end(entry, found)
     assert entry.override is not None
@@ -149,7 +149,7 @@ def _known_range(
     entry: Entry, sketch: TensorSketch, choice: _Choice, recipe: Recipe
 ) -> _Range | None:
     """Return the range that the maths fixes, for tensors of which nobody asked for another."""
-    known = known_range(entry.value) if recipe.known_ranges else None
+    known = known_range(entry.value) if recipe.emulate.known_ranges else None
     asked = entry.override is not None and entry.override.ranges is not None
     if known is None or asked or choice.ranges.symmetric or sketch.channel_low is not None:
         return None
@@ -195,7 +195,7 @@ def _covering_plan(entry: Entry, found: _Range, choice: _Choice, recipe: Recipe)
     dtype = _float_dtype(entry)
     if not entry.qtype.is_integer:
         scale, zero = _float8_parameters(found, entry.qtype, recipe.scales, dtype)
-    elif is_activation and recipe.restricted_asymmetric and not choice.symmetric:
+    elif is_activation and recipe.emulate.restricted_asymmetric and not choice.symmetric:
         scale, zero = restricted_asymmetric_parameters(
             found.low, found.high, dtype, min_real_range=recipe.min_real_range
         )
@@ -265,7 +265,7 @@ def _activation_ranges(entry: Entry, recipe: Recipe) -> RangeMethod:
     if given is None and entry.leaves_model and entry.qtype.is_integer and recipe.scales == "float":
         per_channel = isinstance(method, MinMax) and method.per_channel
         method = MinMax(symmetric=method.symmetric, per_channel=per_channel)
-    if method.symmetric and recipe.unsigned_relu and _is_never_negative(entry):
+    if method.symmetric and recipe.emulate.unsigned_relu and _is_never_negative(entry):
         return msgspec.structs.replace(method, symmetric=False)
     return method
 
@@ -275,7 +275,7 @@ def _is_symmetric(entry: Entry, recipe: Recipe) -> bool:
     given = (entry.override or Override()).symmetric
     if given is not None:
         return given
-    if recipe.unsigned_relu and _is_never_negative(entry):
+    if recipe.emulate.unsigned_relu and _is_never_negative(entry):
         return False
     return recipe.activation_symmetric
 

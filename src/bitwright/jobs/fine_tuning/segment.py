@@ -23,7 +23,7 @@ from bitwright.learning.reports import SegmentReport, require_torch
 from bitwright.learning.segments import Segment, segments_to_learn
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import AdaQuant, AdaRound, FineTuning
-from bitwright.recipe.finetuning import LEARNING_OPS
+from bitwright.recipe.emulate import LEARNING_OPS
 from bitwright.rounding.bias_correction import find_biased_layers
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class SegmentLearner:
     def __init__(self, model: ir.Model, plan: QuantPlan, method: FineTuning, device: str) -> None:
         require_torch(device)
         self._method, self._device = method, device
+        self._details = plan.recipe.emulate.fine_tune
         self._opset = opset_of(model)
         self.tuned = Tuned(plan)
         self.constants = find_constants(model, plan)
@@ -80,7 +81,9 @@ class SegmentLearner:
             for name, constant in self.constants.items()
             if constant.role == "weight"
             and plan.tensors[constant.key].qtype.is_integer
-            and any(ops[node] in (method.op_types or LEARNING_OPS) for node in constant.nodes)
+            and any(
+                ops[node] in (self._details.op_types or LEARNING_OPS) for node in constant.nodes
+            )
         }
         readers = {node for constant in self._learning.values() for node in constant.nodes}
         self._biases = {
@@ -119,7 +122,7 @@ class SegmentLearner:
             return Learned(SegmentReport(segment.first, len(mine), reason=str(error).rstrip(".")))
         biases = [n for n in names if self._is_bias(n) and self._is_free(n, index)]
         learner = self._learner(mine, biases)
-        outcome = reconstruct(target, learner, self._method, seed=index)
+        outcome = reconstruct(target, learner, self._method, self._details, seed=index)
         report = outcome.report(segment.first, len(mine))
         if outcome.constants is None:
             return Learned(report)
@@ -185,7 +188,7 @@ class SegmentLearner:
 
         segment, plan, outputs = self.segments[index], self._plan, {}
         scales = self._activation_scales(index)
-        if self._method.output_pairs:
+        if self._details.output_pairs:
             keys = {e.tensor: k for k, e in plan.tensors.items() if e.source is None}
             outputs = {n: quantizers_of(keys[n], plan) for n in segment.outputs if n in keys}
         return SegmentTarget.of(
@@ -215,16 +218,16 @@ class SegmentLearner:
         from bitwright.learning.torch_graph.movement import as_tensor
 
         if isinstance(self._method, AdaRound):
-            quantizers = self._quantizers(biases if self._method.update_bias else [])
+            quantizers = self._quantizers(biases if self._details.update_bias else [])
             following = {
                 name: Bias(bias, as_tensor(self.stored[bias], self._device), quantizers[bias][1])
                 for name in mine
                 if (bias := self._biases.get(name, "")) in quantizers
             }
-            return AdaRoundLearner(self._quantizers(mine), self._method, following)
+            return AdaRoundLearner(self._quantizers(mine), self._method, following, self._details)
         assert isinstance(self._method, AdaQuant)
         free = [name for name in mine if self._may_rescale(name)]
-        learning = [*mine, *biases] if self._method.update_bias else mine
+        learning = [*mine, *biases] if self._details.update_bias else mine
         return AdaQuantLearner(self._quantizers(learning), self._method, free)
 
     def _quantizers(self, names: Sequence[str]) -> Weights:

@@ -109,7 +109,7 @@ def fine_tune(
                 model,
                 learner.quantized_model(),
                 starts,
-                _digested(islice(samples, method.samples), digest),
+                _digested(islice(samples, plan.recipe.emulate.fine_tune.samples), digest),
                 weights=learner.stored,
                 providers=providers,
             )

@@ -71,7 +71,7 @@ def tune_weights(
             model,
             model,
             starts,
-            islice(samples, method.samples),
+            islice(samples, plan.recipe.emulate.fine_tune.samples),
             weights=weights,
             providers=providers,
         ) as layers:
@@ -100,6 +100,7 @@ class _SegmentLearner:
         device: str,
     ) -> None:
         self._method, self._device = method, device
+        self._details = plan.recipe.emulate.fine_tune
         self._rounded, self._tuned = rounded, tuned
         self._opset = opset_of(model)
         # By the name of the value: what nodes read.
@@ -135,7 +136,7 @@ class _SegmentLearner:
         except ModelError as error:
             return SegmentReport(segment.first, len(mine), reason=str(error).rstrip("."))
         learner, blocks_of = self._learner(mine)
-        outcome = reconstruct(target, learner, self._method, seed=index)
+        outcome = reconstruct(target, learner, self._method, self._details, seed=index)
         for name, weight in mine.items():
             kept = self._rounded.get(weight.name) if outcome.constants is None else blocks_of(name)
             self._tuned.put(weight.name, kept)
@@ -157,7 +158,7 @@ class _SegmentLearner:
         from bitwright.learning.adaround import AdaRoundLearner
 
         quantizers = {name: self._with_quantizer(weight) for name, weight in weights.items()}
-        learner = AdaRoundLearner(quantizers, self._method)
+        learner = AdaRoundLearner(quantizers, self._method, details=self._details)
 
         def codes(name: str) -> QuantizedBlocks:
             blocks = self._rounded.get(weights[name].name)

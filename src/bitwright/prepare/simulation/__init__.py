@@ -19,31 +19,37 @@ from bitwright.prepare.simulation.bfloat16 import STEP
 from bitwright.prepare.simulation.instance_norm import simulate_instance_norm
 from bitwright.prepare.simulation.pools import scale_average_pools, scale_means
 from bitwright.prepare.simulation.softmax import simulate_softmax
-from bitwright.recipe import Simulation
+from bitwright.recipe import Simulation, SimulationSwitches
 
 __all__ = ["simulate_npu", "simulation_steps"]
 
 # Sigmoids come before hard sigmoids, which they become.
-_STEPS = (
+_ALWAYS = (
     Pass(round_leaky_slopes, "simulated the slope of {} LeakyRelu", "leaky_relu"),
     Pass(harden_sigmoids, "simulated {} Sigmoid by HardSigmoid", "sigmoid"),
     Pass(scale_hard_sigmoids, "simulated the slope of {} HardSigmoid", "hard_sigmoid"),
     Pass(scale_average_pools, "simulated the divisor of {} average pool", "average_pool"),
     Pass(scale_means, "simulated the divisor of {} ReduceMean", "reduce_mean"),
+)
+_ASKED_FOR = (
     Pass(simulate_softmax, "simulated {} Softmax in bfloat16", "softmax"),
     Pass(simulate_instance_norm, "simulated {} InstanceNormalization in bfloat16", "instance_norm"),
     Pass(round_clip_bounds, "simulated the bounds of {} Clip", "clip"),
 )
 
 
-def simulate_npu(model: ir.Model, wanted: Simulation) -> list[str]:
+def simulate_npu(
+    model: ir.Model,
+    wanted: Simulation,
+    switches: SimulationSwitches = SimulationSwitches(),  # noqa: B008 (frozen)
+) -> list[str]:
     """Replace ops by what the NPU computes in their place, in place; return what was done, and not.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
     >>> simulate_npu(ir.Model(graph, ir_version=10), Simulation())
     []
     """
-    return run_passes(model, _STEPS, wanted)
+    return run_passes(model, _ALWAYS, switches) + run_passes(model, _ASKED_FOR, wanted)
 
 
 def simulation_steps(model: ir.Model) -> dict[str, str]:

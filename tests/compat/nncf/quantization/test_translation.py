@@ -31,7 +31,7 @@ def recipe(model=None, *, advanced=None, **options):
 def test_presets_kinds_of_models_and_corrections():
     plain = recipe()
     assert plain.activation_symmetric and plain.bias_correction == "fast" and plain.smooth is None
-    assert plain.per_channel and plain.ranges == MeanExtremes() and plain.unsigned_relu
+    assert plain.per_channel and plain.ranges == MeanExtremes() and plain.emulate.unsigned_relu
     transformer = recipe(model_type=nncf.ModelType.TRANSFORMER, fast_bias_correction=False)
     assert not transformer.activation_symmetric and transformer.smooth.alpha == 0.95
     assert transformer.bias_correction == "sequential"
@@ -56,7 +56,7 @@ def test_parameters_of_activations_and_weights():
             ),
         }
     )
-    assert not found.activation_symmetric and not found.unsigned_relu
+    assert not found.activation_symmetric and not found.emulate.unsigned_relu
     assert found.weight_symmetric is False and not found.per_channel
     symmetric = QuantizationParameters(mode=QuantizationMode.SYMMETRIC, narrow_range=True)
     kept = recipe(advanced={"weights_quantization_params": symmetric})
@@ -99,7 +99,7 @@ def test_corrections_and_smoothing():
 
 def test_weights_stay_float_and_tensors_come_from_a_folder(tmp_path):
     given = {"backend_params": {BackendParameters.COMPRESS_WEIGHTS: False}}
-    assert recipe(advanced=given).place.weight_pairs and not recipe().place.weight_pairs
+    assert recipe(advanced=given).emulate.weight_pairs and not recipe().emulate.weight_pairs
     path = tmp_path / "model.onnx"
     onnx.save(make_cnn(), path, save_as_external_data=True, size_threshold=0)
     outside = onnx.load(path, load_external_data=False)

@@ -152,4 +152,4 @@ def test_a_slice_has_the_scale_of_what_it_reads():
 
 @option("MaxLoopNum")
 def test_rounds_over_the_limits():
-    assert recipe_of(on_npu(make_cnn(), {"MaxLoopNum": 2}))["limits"]["max_rounds"] == 2
+    assert recipe_of(on_npu(make_cnn(), {"MaxLoopNum": 2}))["emulate"]["limits"]["max_rounds"] == 2

@@ -150,7 +150,7 @@ def test_a_dequantizer_for_each_reader_of_one_quantizer():
 @option("NodesToExcludeOutputQuantization")
 def test_outputs_of_these_nodes_have_no_pair():
     made = quantize_vai(make_cnn(), {"NodesToExcludeOutputQuantization": ["residual"]})
-    assert recipe_of(made)["place"]["unquantized_nodes"] == ["residual"]
+    assert recipe_of(made)["emulate"]["unquantized_nodes"] == ["residual"]
     written = nodes_by_name(made)["residual"].output[0]
     assert not any(n.op_type == "QuantizeLinear" and written in n.input for n in made.graph.node)
     assert dequantizer_before(made, "residual", 0) is not None

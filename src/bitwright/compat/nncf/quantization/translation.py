@@ -27,7 +27,7 @@ from bitwright.compat.nncf.quantization.ranges import UNREAD_THERE, Role, range_
 from bitwright.compat.nncf.scopes import IgnoredScope, selection_of
 from bitwright.graph import load_model, normalize
 from bitwright.graph.constants import input_at
-from bitwright.recipe import Override, Placement, Recipe, SmoothQuant
+from bitwright.recipe import Emulation, Override, Recipe, SmoothQuant
 from bitwright.support.notices import warn_user
 
 __all__ = ["Options", "whole_model"]
@@ -88,15 +88,15 @@ class Options:
             per_channel=per_channel,
             weight_symmetric=weight_symmetric,
             activation_symmetric=symmetric,
-            unsigned_relu=unsigned,
             ranges=range_method(given.activations_range_estimator_params, of_activations),
             weight_ranges=range_method(given.weights_range_estimator_params, of_weights),
             reduce_range=given.overflow_fix == OverflowFix.ENABLE,
             overrides=self._first_layers(model),
             smooth=self._smooth(),
             bias_correction=self._bias_correction(),
-            place=Placement(
-                weight_pairs=not self._backend(BackendParameters.COMPRESS_WEIGHTS, True)
+            emulate=Emulation(
+                unsigned_relu=unsigned,
+                weight_pairs=not self._backend(BackendParameters.COMPRESS_WEIGHTS, True),
             ),
             select=selection_of(self.ignored_scope),
         )

@@ -34,7 +34,7 @@ def equalizations(recipe: Recipe, prepared: Prepared) -> Iterator[Change]:
     other = prepare_further(prepared, recipe.replace(equalize=equalize))
     if other.content_fingerprint != prepared.content_fingerprint:
         yield Change("equalization", {"equalize": equalize})
-    clips = recipe.rewrite.clip6_to_relu or recipe.rewrite.clip_to_relu
+    clips = recipe.rewrite.clip6_to_relu or recipe.emulate.clip_to_relu
     limits = (clip_limits(node) for node in prepared.model.graph.all_nodes())
     if not clips and any(found is not None and found == (0, 6) for found in limits):
         freed = msgspec.structs.replace(recipe.rewrite, clip6_to_relu=True)

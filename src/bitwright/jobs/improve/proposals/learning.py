@@ -13,7 +13,7 @@ from bitwright.jobs.improve.recipes import FIRST, Judged, RecipeCandidate, Recip
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES
 from bitwright.plan import QuantPlan
 from bitwright.recipe import AdaRound, Recipe
-from bitwright.recipe.finetuning import LEARNING_OPS
+from bitwright.recipe.emulate import LEARNING_OPS
 
 __all__ = ["default_learning", "learn"]
 
