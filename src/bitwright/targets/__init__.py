@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from bitwright.targets.reading import known_names, read_target
 from bitwright.targets.target import Target
 
-__all__ = ["CPU", "NPU_CNN", "NPU_TRANSFORMER", "TARGETS", "Target", "find_target"]
+__all__ = ["CPU", "NPU_CNN", "TARGETS", "Target", "find_target"]
 
 
 class _Targets(Mapping[str, Target]):
@@ -40,4 +40,3 @@ def find_target(name: str) -> Target:
 
 CPU = TARGETS["cpu"]
 NPU_CNN = TARGETS["npu-cnn"]
-NPU_TRANSFORMER = TARGETS["npu-transformer"]
