@@ -19,7 +19,7 @@ from bitwright.errors import TargetError
 from bitwright.recipe import LimitDetails
 from bitwright.run import open_session
 from bitwright.targets import NPU_CNN
-from bitwright.verification import _CONSEQUENCES
+from bitwright.verification import CONSEQUENCES
 
 DIALECTS = {
     "": ("QuantizeLinear", "DequantizeLinear"),
@@ -581,7 +581,7 @@ def test_a_rule_that_is_in_no_file_is_broken_by_one_model_and_kept_by_another(ru
 
 def test_no_rule_is_without_two_models():
     limits = {rule.name for rule in NPU_CNN.limits}
-    assert {*_CONSEQUENCES} == {*COMMON} | limits
+    assert {*CONSEQUENCES} == {*COMMON} | limits
 
 
 @pytest.mark.parametrize("shape", [("n", 3, 4, 4), (2, 3, 4, 4), (1, 3, "h", "w")])

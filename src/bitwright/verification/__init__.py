@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -49,9 +49,10 @@ CPUS = CPU.cpus
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One function, the rules whose breaches it finds, and the hardware that has them."""
+    """One function, and the hardware that has the rules whose breaches it finds."""
 
-    rules: tuple[str, ...]
+    consequences: Mapping[str, Consequence]
+    """Rule -> what becomes of a model that breaks it."""
     find: Callable[[Quantizers], Iterable[Finding]]
     concerns: Callable[[Target], bool] = lambda target: True
     """Whether it is about this target."""
@@ -66,81 +67,60 @@ def _wants_quantized(target: Target, *, pairs: bool) -> bool:
     return target.modes != () and target.takes_integer_operators != pairs
 
 
-_BY_RUNTIME = ("runtime", "unfused", "float_weights")
+_X86, _ARM = ("avx2", "vnni"), ("arm",)
 
 CHECKS = (
-    Check(("quantized",), check_quantized, lambda target: _wants_quantized(target, pairs=False)),
-    Check(("quantized",), check_pairs, lambda target: _wants_quantized(target, pairs=True)),
-    Check(("domains",), lambda quantizers: check_domains(quantizers.model)),
-    Check(("onnx",), lambda quantizers: check_form(quantizers.model)),
-    Check(("scale",), check_scales),
-    Check(("zero_point",), check_zero_points),
-    Check(("bias",), check_biases),
-    Check(("accumulator",), check_accumulators, cpus=CPUS),
-    Check(("saturation",), check_saturation, cpus=("avx2",)),
     Check(
-        _BY_RUNTIME,
-        partial(check_runtime, signed_kernels=True),
-        cpus=("arm",),
-        of_sound_models=True,
+        {"quantized": "float"},
+        check_quantized,
+        lambda target: _wants_quantized(target, pairs=False),
     ),
-    Check(
-        _BY_RUNTIME,
-        partial(check_runtime, signed_kernels=False),
-        cpus=("avx2", "vnni"),
-        of_sound_models=True,
+    Check({"quantized": "float"}, check_pairs, lambda target: _wants_quantized(target, pairs=True)),
+    Check({"domains": "refused"}, lambda quantizers: check_domains(quantizers.model)),
+    Check({"onnx": "refused"}, lambda quantizers: check_form(quantizers.model)),
+    Check({"scale": "wrong"}, check_scales),
+    Check({"zero_point": "wrong"}, check_zero_points),
+    Check({"bias": "wrong"}, check_biases),
+    Check({"accumulator": "wrong"}, check_accumulators, cpus=CPUS),
+    Check({"saturation": "wrong"}, check_saturation, cpus=("avx2",)),
+    *(
+        Check(
+            {"runtime": "refused", "unfused": "float", "float_weights": "wrong"},
+            partial(check_runtime, signed_kernels=cpus == _ARM),
+            cpus=cpus,
+            of_sound_models=True,
+        )
+        for cpus in (_ARM, _X86)
     ),
     # The target cpu is this machine; its file may go to another one.
-    Check(
-        ("other_cpu",),
-        partial(check_other_cpu, signed_kernels=False),
-        lambda target: target.host,
-        cpus=("arm",),
-        of_sound_models=True,
+    *(
+        Check(
+            {"other_cpu": "refused"},
+            partial(check_other_cpu, signed_kernels=cpus == _X86),
+            lambda target: target.host,
+            cpus=cpus,
+            of_sound_models=True,
+        )
+        for cpus in (_ARM, _X86)
     ),
+    Check({"eight_bits": "leaves"}, check_types, lambda target: target.types is not None),
+    Check({"power_of_two": "leaves"}, check_powers_of_two, lambda target: target.power_of_two),
+    Check({"per_tensor": "leaves"}, check_granularity, lambda target: target.per_tensor),
+    Check({"fixed_shapes": "refused"}, check_shapes, lambda target: target.fixed_shapes),
     Check(
-        ("other_cpu",),
-        partial(check_other_cpu, signed_kernels=True),
-        lambda target: target.host,
-        cpus=("avx2", "vnni"),
-        of_sound_models=True,
-    ),
-    Check(("eight_bits",), check_types, lambda target: target.types is not None),
-    Check(("power_of_two",), check_powers_of_two, lambda target: target.power_of_two),
-    Check(("per_tensor",), check_granularity, lambda target: target.per_tensor),
-    Check(("fixed_shapes",), check_shapes, lambda target: target.fixed_shapes),
-    Check(
-        tuple(rule.name for rule in NPU_CNN.limits),
+        {rule.name: "leaves" for rule in NPU_CNN.limits},
         check_limits,
         lambda target: target.needs_limits,
     ),
 )
-
+CONSEQUENCES: Mapping[str, Consequence] = {
+    "order": "refused",
+    **{rule: found for check in CHECKS for rule, found in check.consequences.items()},
+}
+"""Rule that does not come from a file -> what becomes of a model that breaks it."""
 
 # Rules that a model breaks whose shapes cannot be inferred.
 _MALFORMED = frozenset({"onnx", "runtime", "scale", "zero_point"})
-
-# What becomes of a model that breaks a rule which does not come from a file.
-_CONSEQUENCES: dict[str, Consequence] = {
-    "order": "refused",
-    "domains": "refused",
-    "onnx": "refused",
-    "runtime": "refused",
-    "other_cpu": "refused",
-    "fixed_shapes": "refused",
-    "quantized": "float",
-    "unfused": "float",
-    "scale": "wrong",
-    "zero_point": "wrong",
-    "bias": "wrong",
-    "accumulator": "wrong",
-    "saturation": "wrong",
-    "float_weights": "wrong",
-    "eight_bits": "leaves",
-    "power_of_two": "leaves",
-    "per_tensor": "leaves",
-    **{rule.name: "leaves" for rule in NPU_CNN.limits},
-}
 
 
 def verify_model(model: ir.Model, target: str = "cpu", cpu: str | None = None) -> Verification:
@@ -168,17 +148,14 @@ def verify_model(model: ir.Model, target: str = "cpu", cpu: str | None = None) -
         except ValueError:  # no order at all: nodes feed each other in a circle
             return Verification(target, ("order",), _with_consequences(findings))
     quantizers = Quantizers(model)
-    kinds = hardware.cpus
-    checks = [
-        check
-        for check in CHECKS
-        if check.concerns(hardware) and (not check.cpus or {*check.cpus} & {*kinds})
-    ]
     rules = ["order"]
-    for check in checks:
+    for check in CHECKS:
+        of_this_cpu = not check.cpus or {*check.cpus} & {*hardware.cpus}
+        if not (of_this_cpu and check.concerns(hardware)):
+            continue
         if not (check.of_sound_models and any(found.level == "error" for found in findings)):
             findings += check.find(quantizers)
-            rules += check.rules
+            rules += check.consequences
     view = TargetView(quantizers)
     if not any(finding.rule in _MALFORMED for finding in findings):
         infer_shapes(model)
@@ -192,6 +169,6 @@ def verify_model(model: ir.Model, target: str = "cpu", cpu: str | None = None) -
 def _with_consequences(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings, each once, with what becomes of the model."""
     completed = [
-        f if f.consequence else replace(f, consequence=_CONSEQUENCES[f.rule]) for f in findings
+        f if f.consequence else replace(f, consequence=CONSEQUENCES[f.rule]) for f in findings
     ]
     return tuple(f for index, f in enumerate(completed) if f not in completed[:index])

@@ -55,8 +55,7 @@ def _read_rule(data: Mapping[str, Any], target: Target, name: str) -> Rule:
     source = f"{target.file or target.name}: rules.{name}"
     asks = data.get("kind")
     if asks not in _CLASS_OF:
-        hint = did_you_mean(str(asks), _CLASS_OF)
-        raise TargetError(f"{source}: there is no kind of rule {asks!r}.{hint}")
+        raise TargetError(f"{source}: unknown kind {asks!r}.{did_you_mean(str(asks), _CLASS_OF)}")
     fields = {"asks": asks, **{key: value for key, value in data.items() if key != "kind"}}
     if _CLASS_OF[asks] is ProductSizes:
         common = {key: data[key] for key in ("consequence", "fix", "source") if key in data}

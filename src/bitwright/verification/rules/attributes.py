@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 
 import msgspec
+import onnx_ir as ir
 
 from bitwright.graph.constants import input_at
-from bitwright.graph.quantizers import name_of
 from bitwright.recipe import Recipe
-from bitwright.verification.rules.rule import Ask, Changes, Rule
-from bitwright.verification.view import Breach, TargetView
+from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
+from bitwright.verification.view import TargetView
 
 __all__ = ["Attributes"]
 
@@ -31,41 +31,36 @@ class Attributes(Rule, frozen=True, kw_only=True):
     sets: tuple[dict[str, str | int], ...] = ()
 
 
-def _find_other_values(rule: Attributes, view: TargetView) -> Iterator[Breach]:
-    """Find attributes with other values; what is not written has its default, which is allowed."""
-    for node in view.of_types(rule.ops):
-        attribute = node.attributes.get(rule.attribute or "")
-        if attribute is None:
-            continue
-        value = attribute.value
-        if isinstance(value, bytes):
-            value = value.decode()
-        several = isinstance(value, (list, tuple))
-        if any(one not in rule.values for one in (value if several else [value])):
-            allowed = " or ".join(map(str, rule.values))
-            yield Breach(name_of(node), f"{rule.attribute} {value}", allowed)
+def _other_values(rule: Attributes, view: TargetView, node: ir.Node) -> Breaches:
+    """An attribute has another value; what is not written has its default, which is allowed."""
+    attribute = node.attributes.get(rule.attribute or "")
+    if attribute is None:
+        return
+    value = attribute.value
+    if isinstance(value, bytes):
+        value = value.decode()
+    values = value if isinstance(value, (list, tuple)) else [value]
+    if any(one not in rule.values for one in values):
+        yield f"{rule.attribute} {value}", " or ".join(map(str, rule.values))
 
 
-def _find_even_values(rule: Attributes, view: TargetView) -> Iterator[Breach]:
-    for node in view.of_types(rule.ops):
-        value = node.attributes.get_int(rule.attribute or "", 1)
-        if value % 2 == 0:
-            yield Breach(name_of(node), f"{rule.attribute} {value}", "an odd number")
+def _even_values(rule: Attributes, view: TargetView, node: ir.Node) -> Breaches:
+    value = node.attributes.get_int(rule.attribute or "", 1)
+    if value % 2 == 0:
+        yield f"{rule.attribute} {value}", "an odd number"
 
 
-def _find_other_sets(rule: Attributes, view: TargetView) -> Iterator[Breach]:
-    """Find attributes that do not go together; what is not written has ONNX's default."""
-    for node in view.of_types(rule.ops):
-        if any(view.attribute(node, name) != value for name, value in rule.when.items()):
-            continue
+def _other_sets(rule: Attributes, view: TargetView, node: ir.Node) -> Breaches:
+    """Attributes do not go together; what is not written has ONNX's default."""
+
+    def has(values: Mapping[str, str | int]) -> bool:
+        return all(view.attribute(node, name) == value for name, value in values.items())
+
+    if has(rule.when) and not any(map(has, rule.sets)):
         names = dict.fromkeys(name for one in rule.sets for name in one)
-        if not any(
-            all(view.attribute(node, name) == value for name, value in one.items())
-            for one in rule.sets
-        ):
-            found = ", ".join(f"{name} {view.attribute(node, name)}" for name in names)
-            allowed = (" and ".join(f"{n} {v}" for n, v in one.items()) for one in rule.sets)
-            yield Breach(name_of(node), found, ", or ".join(allowed))
+        found = ", ".join(f"{name} {view.attribute(node, name)}" for name in names)
+        allowed = (" and ".join(f"{n} {v}" for n, v in one.items()) for one in rule.sets)
+        yield found, ", or ".join(allowed)
 
 
 def _round_to_floor(rule: Attributes, recipe: Recipe) -> Changes:
@@ -73,18 +68,17 @@ def _round_to_floor(rule: Attributes, recipe: Recipe) -> Changes:
     return {"rewrite": {"nearest_to_floor": True}} if asked else {}
 
 
-def _find_other_axes(rule: Attributes, view: TargetView) -> Iterator[Breach]:
-    """Find operators that work along another axis than the last, which is ONNX's default."""
-    for node in view.of_types(rule.ops):
-        axis, value = node.attributes.get_int("axis", -1), input_at(node, 0)
-        rank = None if value is None or value.shape is None else len(value.shape)
-        if axis != -1 and axis + 1 != rank:
-            yield Breach(name_of(node), f"axis {axis}", "the last axis")
+def _other_axes(rule: Attributes, view: TargetView, node: ir.Node) -> Breaches:
+    """An operator works along another axis than the last, which is ONNX's default."""
+    axis, value = node.attributes.get_int("axis", -1), input_at(node, 0)
+    rank = None if value is None or value.shape is None else len(value.shape)
+    if axis != -1 and axis + 1 != rank:
+        yield f"axis {axis}", "the last axis"
 
 
 Attributes.ASKS = {
-    "attribute_values": Ask(find=_find_other_values, needs=("attribute", "values")),
-    "odd_values": Ask(find=_find_even_values, needs=("attribute",)),
-    "attribute_sets": Ask(find=_find_other_sets, needs=("sets",), change=_round_to_floor),
-    "last_axis": Ask(find=_find_other_axes),
+    "attribute_values": Ask(node=_other_values, needs=("attribute", "values")),
+    "odd_values": Ask(node=_even_values, needs=("attribute",)),
+    "attribute_sets": Ask(node=_other_sets, needs=("sets",), change=_round_to_floor),
+    "last_axis": Ask(node=_other_axes),
 }

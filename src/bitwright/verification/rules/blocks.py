@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
 
 from bitwright.graph.constants import input_at
+from bitwright.graph.quantizers import Quantizer
 from bitwright.recipe import Recipe
 from bitwright.targets.terms import TypeName
 from bitwright.verification.rules.encodings import shares_weight_type
-from bitwright.verification.rules.rule import Ask, Changes, Rule
-from bitwright.verification.view import Breach, TargetView, readers_of, type_names, type_of
+from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
+from bitwright.verification.view import TargetView, readers_of, type_names, type_of
 
 __all__ = ["Blocks"]
 
@@ -48,28 +48,27 @@ class Blocks(Rule, frozen=True, kw_only=True):
     """Type of the weight -> what sizes of its blocks are multiples of."""
 
 
-def _find_shapes(rule: Blocks, view: TargetView) -> Iterator[Breach]:
-    """Find blocks of other sizes, and rows of low-bit values that do not fill their last byte."""
-    for quantizer in view.quantizers.found.values():
-        value = quantizer.node.inputs[0]
-        if type_of(quantizer) not in rule.types or value is None or value.shape is None:
-            continue
-        rank = len(value.shape)
-        sizes = [size for size in value.shape if isinstance(size, int)]
-        if rule.even_last_axis and sizes and sizes[-1] % 2:
-            yield view.breach(quantizer, f"a last axis of {sizes[-1]}", "an even one")
-        block = quantizer.node.attributes.get_int("block_size", 0)
-        if not block:
-            continue
-        if (rule.sizes and block not in rule.sizes) or block % rule.multiple_of:
-            words = " or ".join(map(str, rule.sizes)) or f"a multiple of {rule.multiple_of}"
-            yield view.breach(quantizer, f"blocks of {block}", words)
-        axis = quantizer.node.attributes.get_int("axis", 1)
-        if rule.last_axes and axis % rank < rank - rule.last_axes:
-            words = "the last" if rule.last_axes == 1 else f"one of the last {rule.last_axes}"
-            yield view.breach(quantizer, f"blocks along axis {axis} of {rank}", words)
-        if rule.whole and len(sizes) == rank and sizes[axis] % block:
-            yield view.breach(quantizer, f"blocks of {block} along {sizes[axis]}", "whole blocks")
+def _other_shapes(rule: Blocks, view: TargetView, quantizer: Quantizer) -> Breaches:
+    """Blocks have another size, or rows of low-bit values do not fill their last byte."""
+    value = quantizer.node.inputs[0]
+    if type_of(quantizer) not in rule.types or value is None or value.shape is None:
+        return
+    rank = len(value.shape)
+    sizes = [size for size in value.shape if isinstance(size, int)]
+    if rule.even_last_axis and sizes and sizes[-1] % 2:
+        yield f"a last axis of {sizes[-1]}", "an even one"
+    block = quantizer.node.attributes.get_int("block_size", 0)
+    if not block:
+        return
+    if (rule.sizes and block not in rule.sizes) or block % rule.multiple_of:
+        words = " or ".join(map(str, rule.sizes)) or f"a multiple of {rule.multiple_of}"
+        yield f"blocks of {block}", words
+    axis = quantizer.node.attributes.get_int("axis", 1)
+    if rule.last_axes and axis % rank < rank - rule.last_axes:
+        words = "the last" if rule.last_axes == 1 else f"one of the last {rule.last_axes}"
+        yield f"blocks along axis {axis} of {rank}", words
+    if rule.whole and len(sizes) == rank and sizes[axis] % block:
+        yield f"blocks of {block} along {sizes[axis]}", "whole blocks"
 
 
 def _make_whole_blocks(rule: Blocks, recipe: Recipe) -> Changes:
@@ -77,47 +76,43 @@ def _make_whole_blocks(rule: Blocks, recipe: Recipe) -> Changes:
     return {"weights": {"whole_blocks": True}} if asked else {}
 
 
-def _find_nested_scales(rule: Blocks, view: TargetView) -> Iterator[Breach]:
-    """Find weights in blocks whose scales are stored in another form."""
-    for quantizer in view.stored_weights(rule.types):
-        value = input_at(quantizer.node, 1)
-        maker = None if value is None else value.producer()
-        inner = None if maker is None else view.quantizers.found.get(maker)
-        if inner is None:
-            if rule.required:
-                words = f"scales of {type_names(rule.scale_types)}, with one of their own"
-                yield view.breach(quantizer, "float scales of blocks", words)
-            continue
-        others = [r.op_type for r in readers_of(quantizer.node) if r.op_type not in rule.ops]
-        several = inner.scale is not None and inner.scale.size > 1
-        if type_of(inner) not in rule.scale_types:
-            words = type_names(rule.scale_types)
-            yield view.breach(quantizer, f"scales stored as {type_of(inner)}", words)
-        elif inner.scale is None or several != (rule.per == "channel"):
-            yield view.breach(quantizer, "scales of scales", f"one a {rule.per}")
-        elif others:
-            yield view.breach(quantizer, f"a weight of {others[0]}", type_names(rule.ops))
+def _other_nested_scales(rule: Blocks, view: TargetView, quantizer: Quantizer) -> Breaches:
+    """The scales of a weight in blocks are stored in another form."""
+    value = input_at(quantizer.node, 1)
+    maker = None if value is None else value.producer()
+    inner = None if maker is None else view.quantizers.found.get(maker)
+    if inner is None:
+        if rule.required:
+            words = f"scales of {type_names(rule.scale_types)}, with one of their own"
+            yield "float scales of blocks", words
+        return
+    others = [r.op_type for r in readers_of(quantizer.node) if r.op_type not in rule.ops]
+    several = inner.scale is not None and inner.scale.size > 1
+    if type_of(inner) not in rule.scale_types:
+        yield f"scales stored as {type_of(inner)}", type_names(rule.scale_types)
+    elif inner.scale is None or several != (rule.per == "channel"):
+        yield "scales of scales", f"one a {rule.per}"
+    elif others:
+        yield f"a weight of {others[0]}", type_names(rule.ops)
 
 
-def _find_products(rule: Blocks, view: TargetView) -> Iterator[Breach]:
-    """Find weights in blocks beside activations that there is no kernel for."""
-    for quantizer in view.stored_weights():
-        block = quantizer.node.attributes.get_int("block_size", 0)
-        if not block or quantizer.scale is None:
-            continue  # scales that are stored in few bits have a rule of their own
-        step = rule.multiples.get(type_of(quantizer) or "")
-        if step is None or block % step:
-            words = f"multiples of {step}" if step else type_names(tuple(rule.multiples))
-            yield view.breach(quantizer, f"{type_of(quantizer)} in blocks of {block}", words)
-            continue
-        for reader in readers_of(quantizer.node):
-            beside = {type_of(q) for q in (*view.activations(reader), *view.behind(reader))}
-            if reader.op_type not in rule.ops:
-                found = f"a weight of {reader.op_type} in blocks"
-                yield view.breach(quantizer, found, f"weights of {type_names(rule.ops)}")
-            elif not beside or beside - {*rule.activation}:
-                found = f"blocks beside {' and '.join(sorted(map(str, beside))) or 'floats'}"
-                yield view.breach(quantizer, found, type_names(rule.activation))
+def _without_kernel(rule: Blocks, view: TargetView, quantizer: Quantizer) -> Breaches:
+    """A weight in blocks stands beside activations that there is no kernel for."""
+    block = quantizer.node.attributes.get_int("block_size", 0)
+    if not block or quantizer.scale is None:
+        return  # scales that are stored in few bits have a rule of their own
+    step = rule.multiples.get(type_of(quantizer) or "")
+    if step is None or block % step:
+        words = f"multiples of {step}" if step else type_names(tuple(rule.multiples))
+        yield f"{type_of(quantizer)} in blocks of {block}", words
+        return
+    for reader in readers_of(quantizer.node):
+        beside = {type_of(q) for q in (*view.activations(reader), *view.behind(reader))}
+        if reader.op_type not in rule.ops:
+            yield f"a weight of {reader.op_type} in blocks", f"weights of {type_names(rule.ops)}"
+        elif not beside or beside - {*rule.activation}:
+            found = f"blocks beside {' and '.join(sorted(map(str, beside))) or 'floats'}"
+            yield found, type_names(rule.activation)
 
 
 def _why_products_unfit(rule: Blocks, recipe: Recipe) -> str | None:
@@ -133,9 +128,16 @@ def _why_products_unfit(rule: Blocks, recipe: Recipe) -> str | None:
 
 
 Blocks.ASKS = {
-    "block_shape": Ask(find=_find_shapes, needs=("types",), change_weights=_make_whole_blocks),
-    "nested_scales": Ask(find=_find_nested_scales, needs=("types", "scale_types", "per", "ops")),
+    "block_shape": Ask(tensor=_other_shapes, needs=("types",), change_weights=_make_whole_blocks),
+    "nested_scales": Ask(
+        tensor=_other_nested_scales,
+        tensors=lambda rule, view: view.stored_weights(rule.types),
+        needs=("types", "scale_types", "per", "ops"),
+    ),
     "blocked_products": Ask(
-        find=_find_products, needs=("ops", "activation", "multiples"), why_unfit=_why_products_unfit
+        tensor=_without_kernel,
+        tensors=lambda rule, view: view.stored_weights(),
+        needs=("ops", "activation", "multiples"),
+        why_unfit=_why_products_unfit,
     ),
 }

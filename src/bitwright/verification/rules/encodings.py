@@ -7,10 +7,11 @@ from typing import Literal
 
 from bitwright.graph.constants import constant_of
 from bitwright.graph.quantized_ops import QUANTIZERS
+from bitwright.graph.quantizers import Quantizer
 from bitwright.numerics.types import QTYPES
 from bitwright.recipe import Recipe
 from bitwright.targets.terms import Role, TypeName
-from bitwright.verification.rules.rule import Ask, Changes, Rule
+from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
 from bitwright.verification.view import Breach, TargetView, integers_of, type_names, type_of
 
 __all__ = ["Encodings", "shares_weight_type"]
@@ -41,7 +42,7 @@ def shares_weight_type(recipe: Recipe, types: tuple[str, ...]) -> bool:
     return not types or not {f"int{bits}", f"uint{bits}"}.isdisjoint(types)
 
 
-def _find_types(rule: Encodings, view: TargetView) -> Iterator[Breach]:
+def _other_types(rule: Encodings, view: TargetView) -> Iterator[Breach]:
     seen = set()
     for quantizer in view.of_role(rule.role, rule.ops):
         stored = type_of(quantizer)
@@ -81,25 +82,22 @@ def _why_bits_unfit(rule: Encodings, recipe: Recipe) -> str | None:
     return None
 
 
-def _find_zero_points(rule: Encodings, view: TargetView) -> Iterator[Breach]:
-    for quantizer in view.of_role(rule.role):
-        qtype, zeros, scale = integers_of(quantizer), quantizer.zero_point, quantizer.scale
-        if qtype is None or zeros is None or (rule.types and qtype.name not in rule.types):
-            continue
-        if rule.several and (scale is None or scale.size < 2):
-            continue
-        places = {
-            "zero": 0,
-            "lowest": int(qtype.lowest),
-            "middle": int(qtype.lowest + qtype.highest + 1) // 2,
-        }
-        allowed = [places[place] for place in rule.at]
-        others = [int(zero) for zero in zeros.reshape(-1) if int(zero) not in allowed]
-        if others and quantizer.node.op_type not in QUANTIZERS:
-            words = " or ".join(map(str, dict.fromkeys(allowed)))
-            yield view.breach(
-                quantizer, f"{qtype} {rule.role} with the zero point {others[0]}", words
-            )
+def _other_zero_points(rule: Encodings, view: TargetView, quantizer: Quantizer) -> Breaches:
+    qtype, zeros, scale = integers_of(quantizer), quantizer.zero_point, quantizer.scale
+    if qtype is None or zeros is None or (rule.types and qtype.name not in rule.types):
+        return
+    if rule.several and (scale is None or scale.size < 2):
+        return
+    places = {
+        "zero": 0,
+        "lowest": int(qtype.lowest),
+        "middle": int(qtype.lowest + qtype.highest + 1) // 2,
+    }
+    allowed = [places[place] for place in rule.at]
+    others = [int(zero) for zero in zeros.reshape(-1) if int(zero) not in allowed]
+    if others and quantizer.node.op_type not in QUANTIZERS:
+        found = f"{qtype} {rule.role} with the zero point {others[0]}"
+        yield found, " or ".join(map(str, dict.fromkeys(allowed)))
 
 
 def _store_symmetric_blocks(rule: Encodings, recipe: Recipe) -> Changes:
@@ -121,23 +119,19 @@ def _why_zero_point_unfit(rule: Encodings, recipe: Recipe) -> str | None:
     return None
 
 
-def _find_granularity(rule: Encodings, view: TargetView) -> Iterator[Breach]:
-    for quantizer in view.of_role(rule.role, rule.ops):
-        if quantizer.scale is None:
-            continue
-        if quantizer.node.op_type in QUANTIZERS and rule.role == "weight":
-            continue
-        if rule.types and type_of(quantizer) not in rule.types:
-            continue
-        per = "tensor" if quantizer.scale.size == 1 else "channel"
-        if quantizer.node.attributes.get_int("block_size", 0):
-            per = "block"
-        if per not in rule.per:
-            words = " or ".join(f"one a {name}" for name in rule.per)
-            found = f"the {rule.role} has {quantizer.scale.size} scales, one a {per}"
-            if per == "tensor":
-                found = f"the {rule.role} has one scale"
-            yield view.breach(quantizer, found, words)
+def _other_granularity(rule: Encodings, view: TargetView, quantizer: Quantizer) -> Breaches:
+    if quantizer.scale is None or (rule.types and type_of(quantizer) not in rule.types):
+        return
+    if quantizer.node.op_type in QUANTIZERS and rule.role == "weight":
+        return
+    per = "tensor" if quantizer.scale.size == 1 else "channel"
+    if quantizer.node.attributes.get_int("block_size", 0):
+        per = "block"
+    if per not in rule.per:
+        found = f"the {rule.role} has {quantizer.scale.size} scales, one a {per}"
+        if per == "tensor":
+            found = f"the {rule.role} has one scale"
+        yield found, " or ".join(f"one a {name}" for name in rule.per)
 
 
 def _scale_tensors_of_operators(rule: Encodings, recipe: Recipe) -> Changes:
@@ -161,39 +155,42 @@ def _why_granularity_unfit(rule: Encodings, recipe: Recipe) -> str | None:
     return None
 
 
-def _find_codes(rule: Encodings, view: TargetView) -> Iterator[Breach]:
+def _other_codes(rule: Encodings, view: TargetView, quantizer: Quantizer) -> Breaches:
     assert rule.low is not None and rule.high is not None
-    for quantizer in view.of_role("weight"):
-        if type_of(quantizer) not in rule.types:
-            continue
-        integers = constant_of(quantizer.node.inputs[0], defaults=True)
-        if integers is None or not integers.size:
-            continue
-        low, high = int(integers.min()), int(integers.max())
-        if low < rule.low or high > rule.high:
-            yield view.breach(quantizer, f"integers in {low}..{high}", f"{rule.low}..{rule.high}")
+    integers = constant_of(quantizer.node.inputs[0], defaults=True)
+    if type_of(quantizer) not in rule.types or integers is None or not integers.size:
+        return
+    low, high = int(integers.min()), int(integers.max())
+    if low < rule.low or high > rule.high:
+        yield f"integers in {low}..{high}", f"{rule.low}..{rule.high}"
 
 
 Encodings.ASKS = {
     "types": Ask(
-        find=_find_types,
+        model=_other_types,
         needs=("role", "types"),
         change=_store_weights_as,
         why_unfit=_why_type_unfit,
         why_weights_unfit=_why_bits_unfit,
     ),
     "zero_points": Ask(
-        find=_find_zero_points,
+        tensor=_other_zero_points,
+        tensors=lambda rule, view: view.of_role(rule.role or "weight", rule.ops),
         needs=("role", "at"),
         change_weights=_store_symmetric_blocks,
         why_unfit=_why_zero_point_unfit,
     ),
     "granularity": Ask(
-        find=_find_granularity,
+        tensor=_other_granularity,
+        tensors=lambda rule, view: view.of_role(rule.role or "weight", rule.ops),
         needs=("role", "per"),
         change=_scale_tensors_of_operators,
         change_weights=_scale_whole_channels,
         why_unfit=_why_granularity_unfit,
     ),
-    "weight_codes": Ask(find=_find_codes, needs=("types", "low", "high")),
+    "weight_codes": Ask(
+        tensor=_other_codes,
+        tensors=lambda rule, view: view.of_role(rule.role or "weight", rule.ops),
+        needs=("types", "low", "high"),
+    ),
 }

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from typing import ClassVar
 
 import msgspec
 import onnx_ir as ir
 
 from bitwright.graph.constants import input_at
-from bitwright.graph.quantizers import name_of
 from bitwright.recipe import Recipe
-from bitwright.verification.rules.rule import Ask, Rule
-from bitwright.verification.view import Breach, TargetView
+from bitwright.verification.rules.rule import Ask, Breaches, Rule
+from bitwright.verification.view import TargetView
 
 __all__ = ["LowBitProducts"]
 
@@ -19,6 +19,7 @@ __all__ = ["LowBitProducts"]
 class LowBitProducts(Rule, frozen=True, kw_only=True):
     """MatMulNBits: bits, blocks, and what else of it there is a kernel for."""
 
+    ops: ClassVar[tuple[str, ...]] = ("MatMulNBits",)
     asks: str = "low_bit_products"
     bits: tuple[int, ...] = ()
     """None: it is not taken at all."""
@@ -34,25 +35,23 @@ class LowBitProducts(Rule, frozen=True, kw_only=True):
     """Bits -> their blocks, where these are fewer."""
 
 
-def _find(rule: LowBitProducts, view: TargetView) -> Iterator[Breach]:
-    for node in view.of_types(("MatMulNBits",)):
-        bits = node.attributes.get_int("bits", 4)
-        block = node.attributes.get_int("block_size", 0)
-        level = node.attributes.get_int("accuracy_level", 0)
-        blocks_of, levels = rule.blocks_of.get(str(bits)), rule.levels.get(str(bits))
-        if bits not in rule.bits:
-            allowed = _any_of(rule.bits) or "none"
-            yield Breach(name_of(node), f"weights of {bits} bits in blocks", allowed)
-        elif rule.blocks and block not in rule.blocks:
-            yield Breach(name_of(node), f"blocks of {block}", _any_of(rule.blocks))
-        elif blocks_of is not None and block not in blocks_of:
-            yield Breach(name_of(node), f"{bits} bits in blocks of {block}", _any_of(blocks_of))
-        elif levels is not None and level not in levels:
-            yield Breach(name_of(node), f"{bits} bits at accuracy_level {level}", _any_of(levels))
-        elif not rule.group_index and input_at(node, 4) is not None:
-            yield Breach(name_of(node), "rows in another order (g_idx)", "the order of the matrix")
-        elif not rule.float_zero_points and _is_float(input_at(node, 3)):
-            yield Breach(name_of(node), "zero points in float", "packed integers")
+def _without_kernel(rule: LowBitProducts, view: TargetView, node: ir.Node) -> Breaches:
+    bits = node.attributes.get_int("bits", 4)
+    block = node.attributes.get_int("block_size", 0)
+    level = node.attributes.get_int("accuracy_level", 0)
+    blocks_of, levels = rule.blocks_of.get(str(bits)), rule.levels.get(str(bits))
+    if bits not in rule.bits:
+        yield f"weights of {bits} bits in blocks", _any_of(rule.bits) or "none"
+    elif rule.blocks and block not in rule.blocks:
+        yield f"blocks of {block}", _any_of(rule.blocks)
+    elif blocks_of is not None and block not in blocks_of:
+        yield f"{bits} bits in blocks of {block}", _any_of(blocks_of)
+    elif levels is not None and level not in levels:
+        yield f"{bits} bits at accuracy_level {level}", _any_of(levels)
+    elif not rule.group_index and input_at(node, 4) is not None:
+        yield "rows in another order (g_idx)", "the order of the matrix"
+    elif not rule.float_zero_points and _is_float(input_at(node, 3)):
+        yield "zero points in float", "packed integers"
 
 
 def _is_float(value: ir.Value | None) -> bool:
@@ -72,4 +71,6 @@ def _why_bits_unfit(rule: LowBitProducts, recipe: Recipe) -> str | None:
     return f"weights of {bits} bits, and not {_any_of(rule.bits)}"
 
 
-LowBitProducts.ASKS = {"low_bit_products": Ask(find=_find, why_weights_unfit=_why_bits_unfit)}
+LowBitProducts.ASKS = {
+    "low_bit_products": Ask(node=_without_kernel, why_weights_unfit=_why_bits_unfit)
+}

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from bitwright.graph.constants import constant_of, input_at, is_constant
 from bitwright.graph.quantizers import name_of
 from bitwright.recipe import Recipe
-from bitwright.verification.rules.rule import Ask, Changes, Rule
+from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
 from bitwright.verification.view import Breach, TargetView
 
 __all__ = ["Operators"]
@@ -41,14 +41,14 @@ class Operators(Rule, frozen=True, kw_only=True):
     """Operator -> which of its inputs."""
 
 
-def _find_unknown(rule: Operators, view: TargetView) -> Iterator[Breach]:
+def _unknown(rule: Operators, view: TargetView) -> Iterator[Breach]:
     known = {*rule.ops}
     for node in view.nodes:
         if node.op_type not in known:
             yield Breach(name_of(node), f"the operator {node.op_type}", "those that it has")
 
 
-def _find_refused(rule: Operators, view: TargetView) -> Iterator[Breach]:
+def _refused(rule: Operators, view: TargetView) -> Iterator[Breach]:
     for node in view.model.graph.all_nodes():
         if node.op_type in rule.ops:
             yield Breach(name_of(node), f"the operator {node.op_type}", "not this one")
@@ -59,7 +59,7 @@ def _write_pairs(rule: Operators, recipe: Recipe) -> Changes:
     return {"weights": {"output": "qdq"}} if refused else {}
 
 
-def _find_open_shapes(rule: Operators, view: TargetView) -> Iterator[Breach]:
+def _open_shapes(rule: Operators, view: TargetView) -> Iterator[Breach]:
     inputs = [value for value in view.model.graph.inputs if not value.is_initializer()]
     open_inputs = [value for value in inputs if not _is_static(value)]
     for value in open_inputs:
@@ -80,56 +80,48 @@ def _note_open_shapes(rule: Operators, recipe: Recipe) -> Changes:
     return {"rewrite": {"needs_fixed_shapes": True}}
 
 
-def _find_other_ranks(rule: Operators, view: TargetView) -> Iterator[Breach]:
-    assert rule.high is not None
-    for node in view.of_types(rule.ops):
-        value = input_at(node, 0)
-        if value is None or value.shape is None:
+def _other_ranks(rule: Operators, view: TargetView, node: ir.Node) -> Breaches:
+    value = input_at(node, 0)
+    rank = None if value is None or value.shape is None else len(value.shape)
+    if rank is not None and rule.high is not None and not rule.low <= rank <= rule.high:
+        yield f"a tensor of {rank} axes", f"{rule.low} to {rule.high}"
+
+
+def _changed_axes(rule: Operators, view: TargetView, node: ir.Node) -> Breaches:
+    before, behind = node.inputs[0], node.outputs[0]
+    if before is None or before.shape is None or behind.shape is None:
+        return
+    for axis in rule.axes:
+        if axis >= min(len(before.shape), len(behind.shape)):
             continue
-        rank = len(value.shape)
-        if not rule.low <= rank <= rule.high:
-            yield Breach(name_of(node), f"a tensor of {rank} axes", f"{rule.low} to {rule.high}")
+        sizes = before.shape[axis], behind.shape[axis]
+        if all(isinstance(size, int) for size in sizes) and sizes[0] != sizes[1]:
+            yield f"axis {axis} from {sizes[0]} to {sizes[1]}", "the size as it was"
 
 
-def _find_changed_axes(rule: Operators, view: TargetView) -> Iterator[Breach]:
-    for node in view.of_types(rule.ops):
-        before, behind = node.inputs[0], node.outputs[0]
-        if before is None or before.shape is None or behind.shape is None:
-            continue
-        for axis in rule.axes:
-            if axis >= min(len(before.shape), len(behind.shape)):
-                continue
-            sizes = before.shape[axis], behind.shape[axis]
-            if all(isinstance(size, int) for size in sizes) and sizes[0] != sizes[1]:
-                found = f"axis {axis} from {sizes[0]} to {sizes[1]}"
-                yield Breach(name_of(node), found, "the size as it was")
+def _other_counts(rule: Operators, view: TargetView, node: ir.Node) -> Breaches:
+    if len(node.inputs) != rule.count:
+        yield f"{len(node.inputs)} inputs", str(rule.count)
 
 
-def _find_other_counts(rule: Operators, view: TargetView) -> Iterator[Breach]:
-    for node in view.of_types(rule.ops):
-        if len(node.inputs) != rule.count:
-            yield Breach(name_of(node), f"{len(node.inputs)} inputs", str(rule.count))
+def _inputs(rule: Operators, node: ir.Node) -> Iterator[tuple[int, ir.Value]]:
+    """Return index and value of the inputs that a rule is about, where they are there."""
+    places = rule.inputs.get(node.op_type, ())
+    for index in (places,) if isinstance(places, int) else places:
+        value = input_at(node, index)
+        if value is not None:
+            yield index, value
 
 
-def _inputs(rule: Operators, view: TargetView) -> Iterator[tuple[ir.Node, int, ir.Value]]:
-    """Return (node, index, value) of the inputs that a rule is about, where they are there."""
-    for node in view.nodes:
-        places = rule.inputs.get(node.op_type, ())
-        for index in (places,) if isinstance(places, int) else places:
-            value = input_at(node, index)
-            if value is not None:
-                yield node, index, value
-
-
-def _find_computed_inputs(rule: Operators, view: TargetView) -> Iterator[Breach]:
-    for node, index, value in _inputs(rule, view):
+def _computed_inputs(rule: Operators, view: TargetView, node: ir.Node) -> Breaches:
+    for index, value in _inputs(rule, node):
         if not is_constant(value):
-            yield Breach(name_of(node), f"its input {index} is computed", "a constant")
+            yield f"its input {index} is computed", "a constant"
 
 
-def _find_optional_inputs(rule: Operators, view: TargetView) -> Iterator[Breach]:
-    for node, index, _ in _inputs(rule, view):
-        yield Breach(name_of(node), f"an input {index}", "none")
+def _optional_inputs(rule: Operators, view: TargetView, node: ir.Node) -> Breaches:
+    for index, _ in _inputs(rule, node):
+        yield f"an input {index}", "none"
 
 
 def _pad_all_axes(rule: Operators, recipe: Recipe) -> Changes:
@@ -139,19 +131,19 @@ def _pad_all_axes(rule: Operators, recipe: Recipe) -> Changes:
     return {"rewrite": {"pads_of_all_axes": True}} if asked else {}
 
 
-def _find_negative_indices(rule: Operators, view: TargetView) -> Iterator[Breach]:
-    for node, _, value in _inputs(rule, view):
+def _negative_indices(rule: Operators, view: TargetView, node: ir.Node) -> Breaches:
+    for _, value in _inputs(rule, node):
         indices = constant_of(value)
         if indices is not None and indices.size and indices.min() < 0:
-            yield Breach(name_of(node), f"the index {int(indices.min())}", "0 or above")
+            yield f"the index {int(indices.min())}", "0 or above"
 
 
 def _count_from_the_front(rule: Operators, recipe: Recipe) -> Changes:
     return {"rewrite": {"positive_indices": True}} if "Gather" in rule.inputs else {}
 
 
-def _find_matrices(rule: Operators, view: TargetView) -> Iterator[Breach]:
-    for node, index, value in _inputs(rule, view):
+def _matrices(rule: Operators, view: TargetView, node: ir.Node) -> Breaches:
+    for index, value in _inputs(rule, node):
         stored = view.quantizers.quantizer_before(node, index)
         shape = value.shape if stored is None else (stored.node.inputs[0] or value).shape
         if shape is None:
@@ -161,22 +153,20 @@ def _find_matrices(rule: Operators, view: TargetView) -> Iterator[Breach]:
         differs = isinstance(width, int) and isinstance(last, int) and last != width
         if not len(shape) or any(size != 1 for size in others) or differs:
             found = f"an input {index} of the shape {list(shape)}"
-            yield Breach(name_of(node), found, "a vector as long as a row of the result")
+            yield found, "a vector as long as a row of the result"
 
 
 Operators.ASKS = {
-    "known_operators": Ask(find=_find_unknown, needs=("ops",)),
-    "refused_operators": Ask(find=_find_refused, needs=("ops",), change_weights=_write_pairs),
+    "known_operators": Ask(model=_unknown, needs=("ops",)),
+    "refused_operators": Ask(model=_refused, needs=("ops",), change_weights=_write_pairs),
     "static_shapes": Ask(
-        find=_find_open_shapes, change=_note_open_shapes, change_weights=_note_open_shapes
+        model=_open_shapes, change=_note_open_shapes, change_weights=_note_open_shapes
     ),
-    "rank": Ask(find=_find_other_ranks, needs=("ops", "high")),
-    "kept_axes": Ask(find=_find_changed_axes, needs=("ops", "axes")),
-    "input_count": Ask(find=_find_other_counts, needs=("ops", "count")),
-    "constant_inputs": Ask(find=_find_computed_inputs, needs=("inputs",)),
-    "absent_inputs": Ask(find=_find_optional_inputs, needs=("inputs",), change=_pad_all_axes),
-    "index_values": Ask(
-        find=_find_negative_indices, needs=("inputs",), change=_count_from_the_front
-    ),
-    "vector_inputs": Ask(find=_find_matrices, needs=("inputs",)),
+    "rank": Ask(node=_other_ranks, needs=("ops", "high")),
+    "kept_axes": Ask(node=_changed_axes, needs=("ops", "axes")),
+    "input_count": Ask(node=_other_counts, needs=("ops", "count")),
+    "constant_inputs": Ask(node=_computed_inputs, needs=("inputs",)),
+    "absent_inputs": Ask(node=_optional_inputs, needs=("inputs",), change=_pad_all_axes),
+    "index_values": Ask(node=_negative_indices, needs=("inputs",), change=_count_from_the_front),
+    "vector_inputs": Ask(node=_matrices, needs=("inputs",)),
 }

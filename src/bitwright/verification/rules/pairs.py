@@ -13,7 +13,7 @@ from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
 from bitwright.graph.quantizers import Quantizer, name_of
 from bitwright.recipe import Recipe
 from bitwright.targets.npu_operations import clip_bounds, only_reader
-from bitwright.verification.rules.rule import Ask, Changes, Rule
+from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
 from bitwright.verification.view import (
     Breach,
     TargetView,
@@ -47,25 +47,24 @@ class Pairs(Rule, frozen=True, kw_only=True):
     then: tuple[str, ...] = ()
 
 
-def _find_partial_units(rule: Pairs, view: TargetView) -> Iterator[Breach]:
-    for node in view.of_types(rule.ops):
-        read = view.before(node)
-        if not any(read):
-            continue
-        operator = OPERATORS.get(node.op_type)
-        data = range(len(node.inputs)) if operator is None else operator.data_inputs(node)
-        floats = [
-            value.name
-            for index in data
-            if (value := node.inputs[index]) is not None
-            and read[index] is None
-            and not is_constant(value)
-            and _is_float(value)
-        ]
-        if floats and not _only_weight(view, read):
-            yield Breach(name_of(node), f"reads {floats[0]!r} in float", "pairs before all inputs")
-        elif _writes_float(node) and node.op_type not in rule.float_results and not floats:
-            yield Breach(name_of(node), "its result is read in float", "a pair behind it")
+def _partial_units(rule: Pairs, view: TargetView, node: ir.Node) -> Breaches:
+    read = view.before(node)
+    if not any(read):
+        return
+    operator = OPERATORS.get(node.op_type)
+    data = range(len(node.inputs)) if operator is None else operator.data_inputs(node)
+    floats = [
+        value.name
+        for index in data
+        if (value := node.inputs[index]) is not None
+        and read[index] is None
+        and not is_constant(value)
+        and _is_float(value)
+    ]
+    if floats and not _only_weight(view, read):
+        yield f"reads {floats[0]!r} in float", "pairs before all inputs"
+    elif _writes_float(node) and node.op_type not in rule.float_results and not floats:
+        yield "its result is read in float", "a pair behind it"
 
 
 def _is_float(value: ir.Value) -> bool:
@@ -95,14 +94,13 @@ def _quantize_all_sides(rule: Pairs, recipe: Recipe) -> Changes:
     return {"place": {"isolated": True, "force_shared": True, "float_bias_add": False}}
 
 
-def _find_unquantized(rule: Pairs, view: TargetView) -> Iterator[Breach]:
-    """Find operators on floats without any pair, in a model that has some."""
+def _unquantized(rule: Pairs, view: TargetView, node: ir.Node) -> Breaches:
+    """An operator on floats has no pair, in a model that has some."""
     if not view.quantizers.found:
         return  # which is said once, for all of it
-    for node in view.of_types(rule.ops):
-        computed = [value for value in node.inputs if value is not None and not is_constant(value)]
-        if any(map(_is_float, computed)) and not any(view.before(node)) and not view.behind(node):
-            yield Breach(name_of(node), f"{node.op_type} without pairs", "pairs on all sides")
+    computed = [value for value in node.inputs if value is not None and not is_constant(value)]
+    if any(map(_is_float, computed)) and not any(view.before(node)) and not view.behind(node):
+        yield f"{node.op_type} without pairs", "pairs on all sides"
 
 
 def _quantize_more(rule: Pairs, recipe: Recipe) -> Changes:
@@ -113,21 +111,19 @@ def _quantize_more(rule: Pairs, recipe: Recipe) -> Changes:
     return {"select": {"more_op_types": tuple(ops)}}
 
 
-def _find_float_operators(rule: Pairs, view: TargetView) -> Iterator[Breach]:
-    for node in view.of_types(rule.ops):
-        if view.activations(node) and view.behind(node):
-            yield Breach(name_of(node), f"pairs around {node.op_type}", "none: it runs in float")
+def _quantized_in_vain(rule: Pairs, view: TargetView, node: ir.Node) -> Breaches:
+    if view.activations(node) and view.behind(node):
+        yield f"pairs around {node.op_type}", "none: it runs in float"
 
 
-def _find_quantized_readers(rule: Pairs, view: TargetView) -> Iterator[Breach]:
-    """Find results that are quantized for a reader which computes in float."""
-    for node in view.of_types(rule.ops):
-        if not view.behind(node):
-            continue
-        others = [one for one in _final_readers(node) if one.op_type not in rule.readers]
-        if others:
-            found = f"a pair between it and {others[0].op_type} {name_of(others[0])!r}"
-            yield Breach(name_of(node), found, "none, but where a product reads it")
+def _float_readers(rule: Pairs, view: TargetView, node: ir.Node) -> Breaches:
+    """A result is quantized for a reader which computes in float."""
+    if not view.behind(node):
+        return
+    others = [one for one in _final_readers(node) if one.op_type not in rule.readers]
+    if others:
+        found = f"a pair between it and {others[0].op_type} {name_of(others[0])!r}"
+        yield found, "none, but where a product reads it"
 
 
 def _final_readers(node: ir.Node) -> Iterator[ir.Node]:
@@ -146,33 +142,32 @@ def _final_readers(node: ir.Node) -> Iterator[ir.Node]:
                 yield reader
 
 
-def _find_needed_activations(rule: Pairs, view: TargetView) -> Iterator[Breach]:
-    """Find a Relu or Clip that the quantizer behind it does not do the work of."""
-    for node in view.of_types(rule.ops):
-        reader = only_reader(node.outputs[0])
-        operator = None if reader is None else OPERATORS.get(reader.op_type)
-        if reader is None or operator is None or operator.bounds is None:
+def _needed_activations(rule: Pairs, view: TargetView, node: ir.Node) -> Breaches:
+    """A Relu or Clip does what the quantizer behind it does not do."""
+    reader = only_reader(node.outputs[0])
+    operator = None if reader is None else OPERATORS.get(reader.op_type)
+    if reader is None or operator is None or operator.bounds is None:
+        return
+    bounds = (0.0, None) if reader.op_type == "Relu" else clip_bounds(reader)
+    if bounds is None or not view.before(node)[0]:
+        return
+    for behind in view.behind(reader):
+        qtype = integers_of(behind)
+        if qtype is None or behind.scale is None:
             continue
-        bounds = (0.0, None) if reader.op_type == "Relu" else clip_bounds(reader)
-        if bounds is None or not view.before(node)[0]:
-            continue
-        for behind in view.behind(reader):
-            qtype = integers_of(behind)
-            if qtype is None or behind.scale is None:
-                continue
-            low, high = (
-                (end - first_zero(behind)) * first_scale(behind)
-                for end in (qtype.lowest, qtype.highest)
-            )
-            slack = first_scale(behind) / 2
-            below = bounds[0] is not None and low < bounds[0] - slack
-            above = bounds[1] is not None and high > bounds[1] + slack
-            if below or above:
-                found = f"a {reader.op_type}, and behind it a range of {low:.3g}..{high:.3g}"
-                yield Breach(name_of(node), found, "a range within what it lets through")
+        low, high = (
+            (end - first_zero(behind)) * first_scale(behind)
+            for end in (qtype.lowest, qtype.highest)
+        )
+        slack = first_scale(behind) / 2
+        below = bounds[0] is not None and low < bounds[0] - slack
+        above = bounds[1] is not None and high > bounds[1] + slack
+        if below or above:
+            found = f"a {reader.op_type}, and behind it a range of {low:.3g}..{high:.3g}"
+            yield found, "a range within what it lets through"
 
 
-def _find_pairs_in_groups(rule: Pairs, view: TargetView) -> Iterator[Breach]:
+def _inside_group(rule: Pairs, view: TargetView) -> Iterator[Breach]:
     for node in view.of_types(rule.first):
         quantizer = only_reader(node.outputs[0])
         if quantizer is None or quantizer.op_type not in QUANTIZERS:
@@ -186,8 +181,8 @@ def _find_pairs_in_groups(rule: Pairs, view: TargetView) -> Iterator[Breach]:
             yield Breach(name_of(node), found, "none")
 
 
-def _find_residuals(rule: Pairs, view: TargetView) -> Iterator[Breach]:
-    """Find residual additions with a pair on the convolution's side, or none on the other."""
+def _on_other_side_of_skip(rule: Pairs, view: TargetView) -> Iterator[Breach]:
+    """A residual addition has a pair on the convolution's side, or none on the other."""
     for node in view.of_types(("Add",)):
         skip = find_skip_input(node)
         if skip is None or not _has_quantized_convolution(view, node.inputs[1 - skip]):
@@ -210,11 +205,11 @@ def _has_quantized_convolution(view: TargetView, value: ir.Value | None) -> bool
 
 
 Pairs.ASKS = {
-    "node_units": Ask(find=_find_partial_units, needs=("ops",), change=_quantize_all_sides),
-    "unquantized": Ask(find=_find_unquantized, needs=("ops",), change=_quantize_more),
-    "float_operators": Ask(find=_find_float_operators, needs=("ops",)),
-    "quantized_readers": Ask(find=_find_quantized_readers, needs=("ops", "readers")),
-    "activations": Ask(find=_find_needed_activations, needs=("ops",)),
-    "group": Ask(find=_find_pairs_in_groups, needs=("first", "then")),
-    "residual": Ask(find=_find_residuals),
+    "node_units": Ask(node=_partial_units, needs=("ops",), change=_quantize_all_sides),
+    "unquantized": Ask(node=_unquantized, needs=("ops",), change=_quantize_more),
+    "float_operators": Ask(node=_quantized_in_vain, needs=("ops",)),
+    "quantized_readers": Ask(node=_float_readers, needs=("ops", "readers")),
+    "activations": Ask(node=_needed_activations, needs=("ops",)),
+    "group": Ask(model=_inside_group, needs=("first", "then")),
+    "residual": Ask(model=_on_other_side_of_skip),
 }

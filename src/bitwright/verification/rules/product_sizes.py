@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import onnx_ir as ir
 
 from bitwright.decide.ops.product_sizes import is_first, why_too_small
 from bitwright.graph.constants import input_at
-from bitwright.graph.quantizers import name_of
 from bitwright.recipe import Recipe
 from bitwright.recipe.sizes import SizeRule, SmallProducts
-from bitwright.verification.rules.rule import Ask, Changes, Rule
-from bitwright.verification.view import Breach, TargetView, type_of
+from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
+from bitwright.verification.view import TargetView, type_of
 
 __all__ = ["ProductSizes"]
 
@@ -24,16 +21,15 @@ class ProductSizes(Rule, frozen=True, kw_only=True):
     """As a recipe has them, which leaves such products float."""
 
 
-def _find(rule: ProductSizes, view: TargetView) -> Iterator[Breach]:
+def _better_float(rule: ProductSizes, view: TargetView, node: ir.Node) -> Breaches:
     types = () if isinstance(rule.sizes, SmallProducts) else rule.sizes.types
-    for node in view.nodes:
-        source = view.quantizers.quantizer_before(node, 0)
-        if source is None or (types and type_of(source) not in types):
-            continue
-        read, weight = (_sizes(view, node, index) for index in (0, 1))
-        found = why_too_small(node, rule.sizes, read, weight, first=is_first(node))
-        if found is not None:
-            yield Breach(name_of(node), *found)
+    source = view.quantizers.quantizer_before(node, 0)
+    if source is None or (types and type_of(source) not in types):
+        return
+    read, weight = (_sizes(view, node, index) for index in (0, 1))
+    found = why_too_small(node, rule.sizes, read, weight, first=is_first(node))
+    if found is not None:
+        yield found
 
 
 def _sizes(view: TargetView, node: ir.Node, index: int) -> list[int | None] | None:
@@ -57,5 +53,5 @@ def _leave_float(rule: ProductSizes, recipe: Recipe) -> Changes:
 
 ProductSizes.ASKS = dict.fromkeys(
     ("small_products", "convolution_sizes", "attention_sizes"),
-    Ask(find=_find, change=_leave_float),
+    Ask(node=_better_float, change=_leave_float),
 )

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import msgspec
+import onnx_ir as ir
 
 from bitwright.errors import TargetError
+from bitwright.graph.quantizers import Quantizer, name_of
 from bitwright.recipe import Recipe
 from bitwright.targets.terms import Consequence
 from bitwright.verification.findings import Finding
 from bitwright.verification.view import Breach, TargetView
 
-__all__ = ["Ask", "Changes", "Rule"]
+__all__ = ["Ask", "Breaches", "Changes", "Rule"]
+
+Breaches = Iterator[tuple[str, str]]
+"""(what was found, what is allowed instead) for each breach at an operator or a tensor."""
 
 Changes = dict[str, Any]
 """Options of a recipe and what they have to be, as `Recipe.replace` takes them."""
+
+
+def _all_tensors(rule: Any, view: TargetView) -> Iterable[Quantizer]:
+    return view.quantizers.found.values()
 
 
 def _no_change(rule: Any, recipe: Recipe) -> Changes:
@@ -30,9 +39,18 @@ def _no_reason(rule: Any, recipe: Recipe) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """One thing that rules of a class ask: what breaks it, and what a recipe does to keep it."""
+    """One thing that rules of a class ask: what breaks it, and what a recipe does to keep it.
 
-    find: Callable[[Any, TargetView], Iterator[Breach]]
+    What breaks it is found at operators, at tensors or in the model as a whole.
+    """
+
+    node: Callable[[Any, TargetView, ir.Node], Breaches] | None = None
+    """At one of the operators that are the rule's `ops`; all operators where it has none."""
+    tensor: Callable[[Any, TargetView, Quantizer], Breaches] | None = None
+    tensors: Callable[[Any, TargetView], Iterable[Quantizer]] = _all_tensors
+    """Which tensors are looked at."""
+    model: Callable[[Any, TargetView], Iterator[Breach]] | None = None
+
     needs: tuple[str, ...] = ()
     """Fields of the rule that have to be given."""
     change: Callable[[Any, Recipe], Changes] = _no_change
@@ -42,6 +60,19 @@ class Ask:
     why_unfit: Callable[[Any, Recipe], str | None] = _no_reason
     """What a static recipe has that no change makes fit."""
     why_weights_unfit: Callable[[Any, Recipe], str | None] = _no_reason
+
+    def breaches(self, rule: Any, view: TargetView) -> Iterator[Breach]:
+        """Return where a model breaks a rule that asks this."""
+        if self.node is not None:
+            for node in view.of_types(getattr(rule, "ops", ())):
+                for found, allowed in self.node(rule, view, node):
+                    yield Breach(name_of(node), found, allowed)
+        if self.tensor is not None:
+            for quantizer in self.tensors(rule, view):
+                for found, allowed in self.tensor(rule, view, quantizer):
+                    yield view.breach(quantizer, found, allowed)
+        if self.model is not None:
+            yield from self.model(rule, view)
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,7 +100,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def find(self, name: str, view: TargetView) -> Iterator[Finding]:
         """Return what in a model breaks the rule, which has this name in its target."""
-        for breach in self.ASKS[self.asks].find(self, view):
+        for breach in self.ASKS[self.asks].breaches(self, view):
             yield Finding(
                 name,
                 breach.node,

@@ -14,7 +14,7 @@ from bitwright.graph.constants import input_at
 from bitwright.graph.quantizers import Quantizer
 from bitwright.numerics.types import QTYPES
 from bitwright.recipe import Recipe
-from bitwright.verification.rules.rule import Ask, Changes, Rule
+from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
 from bitwright.verification.view import (
     Breach,
     TargetView,
@@ -56,7 +56,7 @@ class Scales(Rule, frozen=True, kw_only=True):
     """Where an `output_range` begins: at 0 behind a Relu."""
 
 
-def _find_biases(rule: Scales, view: TargetView) -> Iterator[Breach]:
+def _other_biases(rule: Scales, view: TargetView) -> Iterator[Breach]:
     """Find biases in another form than the target adds."""
     for node in view.nodes:
         operator = OPERATORS.get(node.op_type)
@@ -75,10 +75,10 @@ def _find_biases(rule: Scales, view: TargetView) -> Iterator[Breach]:
         elif bias.zero_point is not None and np.any(bias.zero_point):
             yield view.breach(bias, "an int32 bias with a zero point other than 0", "0")
         else:
-            yield from _find_bias_scale(rule, view, node, bias)
+            yield from _other_bias_scale(rule, view, node, bias)
 
 
-def _find_bias_scale(
+def _other_bias_scale(
     rule: Scales, view: TargetView, node: ir.Node, bias: Quantizer
 ) -> Iterator[Breach]:
     source, weight = (view.quantizers.quantizer_before(node, place) for place in (0, 1))
@@ -101,21 +101,22 @@ def _leave_biases_float(rule: Scales, recipe: Recipe) -> Changes:
     return {"quantize_bias": False} if rule.form == "float" and recipe.quantize_bias else {}
 
 
-def _find_fixed_outputs(rule: Scales, view: TargetView) -> Iterator[Breach]:
-    """Find results with other scales than the hardware has for them."""
+def _results(rule: Scales, view: TargetView) -> Iterator[Quantizer]:
     for node in view.of_types(rule.ops):
-        for behind in view.behind(node):
-            qtype = type_of(behind)
-            wanted = rule.scales.get(qtype or "")
-            if wanted is None or behind.scale is None:
-                continue
-            scale, zero = first_scale(behind), first_zero(behind)
-            rtol = 1e-4 if rule.rtol is None else rule.rtol
-            same = np.isclose(scale, wanted.scale, rtol=rtol, atol=0)
-            if not same or zero != wanted.zero_point:
-                found = f"{qtype} scale {scale:g}, zero point {zero}"
-                allowed = f"scale {wanted.scale:g}, zero point {wanted.zero_point}"
-                yield view.breach(behind, found, allowed)
+        yield from view.behind(node)
+
+
+def _other_outputs(rule: Scales, view: TargetView, quantizer: Quantizer) -> Breaches:
+    """A result has another scale than the hardware has for it."""
+    qtype = type_of(quantizer)
+    wanted = rule.scales.get(qtype or "")
+    if wanted is None or quantizer.scale is None:
+        return
+    scale, zero = first_scale(quantizer), first_zero(quantizer)
+    rtol = 1e-4 if rule.rtol is None else rule.rtol
+    if not np.isclose(scale, wanted.scale, rtol=rtol, atol=0) or zero != wanted.zero_point:
+        allowed = f"scale {wanted.scale:g}, zero point {wanted.zero_point}"
+        yield f"{qtype} scale {scale:g}, zero point {zero}", allowed
 
 
 def _fix_ranges(rule: Scales, recipe: Recipe) -> Changes:
@@ -129,22 +130,21 @@ def _fix_ranges(rule: Scales, recipe: Recipe) -> Changes:
     return {"output_ranges": {**recipe.output_ranges, **ranges}}
 
 
-def _find_low_ends(rule: Scales, view: TargetView) -> Iterator[Breach]:
-    """Find results whose range begins below what the operator can give."""
-    assert rule.low is not None
-    for node in view.of_types(rule.ops):
-        for behind in view.behind(node):
-            qtype = integers_of(behind)
-            if qtype is None or behind.scale is None or behind.scale.size != 1:
-                continue
-            scale = first_scale(behind)
-            low = (int(qtype.lowest) - first_zero(behind)) * scale
-            if low < rule.low - scale / 2:
-                yield view.breach(behind, f"a range from {low:.3g} on", f"from {rule.low:g} on")
+def _low_ends(rule: Scales, view: TargetView, quantizer: Quantizer) -> Breaches:
+    """The range of a result begins below what the operator can give."""
+    qtype = integers_of(quantizer)
+    if rule.low is None or qtype is None or quantizer.scale is None or quantizer.scale.size != 1:
+        return
+    scale = first_scale(quantizer)
+    low = (int(qtype.lowest) - first_zero(quantizer)) * scale
+    if low < rule.low - scale / 2:
+        yield f"a range from {low:.3g} on", f"from {rule.low:g} on"
 
 
 Scales.ASKS = {
-    "biases": Ask(find=_find_biases, needs=("form",), change=_leave_biases_float),
-    "fixed_output": Ask(find=_find_fixed_outputs, needs=("ops", "scales"), change=_fix_ranges),
-    "output_range": Ask(find=_find_low_ends, needs=("ops", "low")),
+    "biases": Ask(model=_other_biases, needs=("form",), change=_leave_biases_float),
+    "fixed_output": Ask(
+        tensor=_other_outputs, tensors=_results, needs=("ops", "scales"), change=_fix_ranges
+    ),
+    "output_range": Ask(tensor=_low_ends, tensors=_results, needs=("ops", "low")),
 }

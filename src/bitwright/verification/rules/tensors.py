@@ -11,12 +11,12 @@ import numpy.typing as npt
 from bitwright.decide.ops import OPERATORS
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.quantized_ops import QUANTIZERS
-from bitwright.graph.quantizers import name_of
+from bitwright.graph.quantizers import Quantizer, name_of
 from bitwright.recipe import Recipe
 from bitwright.recipe.host import writes_signed
 from bitwright.targets.terms import TypeName
 from bitwright.verification.rules.encodings import shares_weight_type
-from bitwright.verification.rules.rule import Ask, Changes, Rule
+from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
 from bitwright.verification.view import Breach, TargetView, readers_of, type_of
 
 __all__ = ["Tensors"]
@@ -46,7 +46,7 @@ class Tensors(Rule, frozen=True, kw_only=True):
     high: int | None = None
 
 
-def _find_negative_scales(rule: Tensors, view: TargetView) -> Iterator[Breach]:
+def _negative_scales(rule: Tensors, view: TargetView) -> Iterator[Breach]:
     allowed = "scales above zero"
     for quantizer in view.quantizers.found.values():
         if quantizer.scale is None or not view.is_of_constant(quantizer):
@@ -67,45 +67,39 @@ def _keep_scales_positive(rule: Tensors, recipe: Recipe) -> Changes:
     return {"weights": {"positive_scales": True}}
 
 
-def _find_other_axes(rule: Tensors, view: TargetView) -> Iterator[Breach]:
-    for quantizer in view.stored_weights():
-        blocks = quantizer.node.attributes.get_int("block_size", 0)
-        value = quantizer.node.inputs[0]
-        if blocks or quantizer.scale is None or quantizer.scale.size < 2:
-            continue
-        if value is None or value.shape is None:
-            continue
-        axis, rank = quantizer.node.attributes.get_int("axis", 1), len(value.shape)
-        for use in (use for result in quantizer.node.outputs for use in result.uses()):
-            operator = OPERATORS.get(use.node.op_type)
-            axis_of = None if operator is None else operator.channel_axis
-            wanted = None if axis_of is None else axis_of(use.node, use.idx)
-            if wanted is not None and wanted % rank != axis % rank:
-                found = f"scales along axis {axis % rank} of the weight"
-                yield view.breach(quantizer, found, f"axis {wanted % rank}")
+def _other_axes(rule: Tensors, view: TargetView, quantizer: Quantizer) -> Breaches:
+    blocks, value = quantizer.node.attributes.get_int("block_size", 0), quantizer.node.inputs[0]
+    if blocks or quantizer.scale is None or quantizer.scale.size < 2:
+        return
+    if value is None or value.shape is None:
+        return
+    axis, rank = quantizer.node.attributes.get_int("axis", 1), len(value.shape)
+    for use in (use for result in quantizer.node.outputs for use in result.uses()):
+        operator = OPERATORS.get(use.node.op_type)
+        axis_of = None if operator is None else operator.channel_axis
+        wanted = None if axis_of is None else axis_of(use.node, use.idx)
+        if wanted is not None and wanted % rank != axis % rank:
+            yield f"scales along axis {axis % rank} of the weight", f"axis {wanted % rank}"
 
 
-def _find_unwritten_axes(rule: Tensors, view: TargetView) -> Iterator[Breach]:
-    for quantizer in view.quantizers.found.values():
-        several = quantizer.scale is not None and quantizer.scale.size > 1
-        if several and "axis" not in quantizer.node.attributes:
-            yield view.breach(quantizer, "several scales, and no attribute axis", "a written axis")
+def _unwritten_axes(rule: Tensors, view: TargetView, quantizer: Quantizer) -> Breaches:
+    several = quantizer.scale is not None and quantizer.scale.size > 1
+    if several and "axis" not in quantizer.node.attributes:
+        yield "several scales, and no attribute axis", "a written axis"
 
 
-def _find_unstored_weights(rule: Tensors, view: TargetView) -> Iterator[Breach]:
-    for quantizer in view.of_role("weight"):
-        if quantizer.node.op_type in QUANTIZERS and type_of(quantizer) in rule.types:
-            found = f"a float weight behind a quantizer of {type_of(quantizer)}"
-            yield view.breach(quantizer, found, "stored values, and a dequantizer")
+def _unstored(rule: Tensors, view: TargetView, quantizer: Quantizer) -> Breaches:
+    if quantizer.node.op_type in QUANTIZERS and type_of(quantizer) in rule.types:
+        found = f"a float weight behind a quantizer of {type_of(quantizer)}"
+        yield found, "stored values, and a dequantizer"
 
 
-def _find_untransposed_weights(rule: Tensors, view: TargetView) -> Iterator[Breach]:
-    for quantizer in view.stored_weights(rule.types):
-        for reader in readers_of(quantizer.node):
-            plain = reader.op_type == "Gemm" and not reader.attributes.get_int("transB", 0)
-            if plain or reader.op_type == "MatMul":
-                found = f"a weight of {type_of(quantizer)} as (inputs, outputs)"
-                yield view.breach(quantizer, found, "(outputs, inputs), and a Transpose behind it")
+def _untransposed(rule: Tensors, view: TargetView, quantizer: Quantizer) -> Breaches:
+    for reader in readers_of(quantizer.node):
+        plain = reader.op_type == "Gemm" and not reader.attributes.get_int("transB", 0)
+        if plain or reader.op_type == "MatMul":
+            found = f"a weight of {type_of(quantizer)} as (inputs, outputs)"
+            yield found, "(outputs, inputs), and a Transpose behind it"
 
 
 def _write_transposed(rule: Tensors, recipe: Recipe) -> Changes:
@@ -114,14 +108,12 @@ def _write_transposed(rule: Tensors, recipe: Recipe) -> Changes:
     return {"weights": {"output": "qdq-transposed"}} if asked else {}
 
 
-def _find_weights_beside_floats(rule: Tensors, view: TargetView) -> Iterator[Breach]:
-    for quantizer in view.stored_weights(rule.types):
-        if any(not view.activations(reader) for reader in readers_of(quantizer.node)):
-            found = f"a weight of {type_of(quantizer)} beside float activations"
-            yield view.breach(quantizer, found, "pairs on all sides")
+def _beside_floats(rule: Tensors, view: TargetView, quantizer: Quantizer) -> Breaches:
+    if any(not view.activations(reader) for reader in readers_of(quantizer.node)):
+        yield f"a weight of {type_of(quantizer)} beside float activations", "pairs on all sides"
 
 
-def _find_mixed_types(rule: Tensors, view: TargetView) -> Iterator[Breach]:
+def _mixed_types(rule: Tensors, view: TargetView) -> Iterator[Breach]:
     """Find the first activation of another type than the one before it."""
     first = None
     for quantizer in view.of_role("activation"):
@@ -134,22 +126,19 @@ def _find_mixed_types(rule: Tensors, view: TargetView) -> Iterator[Breach]:
             return
 
 
-def _find_output_types(rule: Tensors, view: TargetView) -> Iterator[Breach]:
-    for quantizer in view.quantizers.found.values():
-        if "output_dtype" in quantizer.node.attributes and type_of(quantizer) in rule.types:
-            found = f"output_dtype on a quantizer of {type_of(quantizer)}"
-            yield view.breach(quantizer, found, "a zero point that says the type")
+def _output_types(rule: Tensors, view: TargetView, quantizer: Quantizer) -> Breaches:
+    if "output_dtype" in quantizer.node.attributes and type_of(quantizer) in rule.types:
+        found = f"output_dtype on a quantizer of {type_of(quantizer)}"
+        yield found, "a zero point that says the type"
 
 
-def _find_several_readers(rule: Tensors, view: TargetView) -> Iterator[Breach]:
-    for quantizer in view.of_role("activation"):
-        if quantizer.node.op_type not in QUANTIZERS or type_of(quantizer) not in rule.types:
-            continue
-        dequantizers = readers_of(quantizer.node)
-        readers = [reader for dequantizer in dequantizers for reader in readers_of(dequantizer)]
-        if len(readers) > 1:
-            found = f"{len(readers)} readers of one {type_of(quantizer)} tensor"
-            yield view.breach(quantizer, found, "one reader, or uint8")
+def _several_readers(rule: Tensors, view: TargetView, quantizer: Quantizer) -> Breaches:
+    if quantizer.node.op_type not in QUANTIZERS or type_of(quantizer) not in rule.types:
+        return
+    dequantizers = readers_of(quantizer.node)
+    count = sum(len(readers_of(dequantizer)) for dequantizer in dequantizers)
+    if count > 1:
+        yield f"{count} readers of one {type_of(quantizer)} tensor", "one reader, or uint8"
 
 
 def _write_unsigned(rule: Tensors, recipe: Recipe) -> Changes:
@@ -158,7 +147,7 @@ def _write_unsigned(rule: Tensors, recipe: Recipe) -> Changes:
     return {"place": {"unsigned_activations": True}} if asked else {}
 
 
-def _find_old_opset(rule: Tensors, view: TargetView) -> Iterator[Breach]:
+def _old_opset(rule: Tensors, view: TargetView) -> Iterator[Breach]:
     assert rule.opset is not None
     opset = view.model.opset_imports.get("", 1)
     if opset >= rule.opset:
@@ -171,7 +160,7 @@ def _find_old_opset(rule: Tensors, view: TargetView) -> Iterator[Breach]:
             return
 
 
-def _find_foreign_opset(rule: Tensors, view: TargetView) -> Iterator[Breach]:
+def _foreign_opset(rule: Tensors, view: TargetView) -> Iterator[Breach]:
     assert rule.low is not None and rule.high is not None
     opset = view.model.opset_imports.get("", 1)
     if rule.low <= opset <= rule.high:
@@ -182,17 +171,33 @@ def _find_foreign_opset(rule: Tensors, view: TargetView) -> Iterator[Breach]:
 
 
 Tensors.ASKS = {
-    "positive_scales": Ask(find=_find_negative_scales, change_weights=_keep_scales_positive),
-    "channel_axis": Ask(find=_find_other_axes),
-    "written_axis": Ask(find=_find_unwritten_axes),
-    "stored_weights": Ask(find=_find_unstored_weights, needs=("types",)),
-    "transposed_weights": Ask(
-        find=_find_untransposed_weights, needs=("types",), change_weights=_write_transposed
+    "positive_scales": Ask(model=_negative_scales, change_weights=_keep_scales_positive),
+    "channel_axis": Ask(
+        tensor=_other_axes, tensors=lambda rule, view: view.stored_weights(rule.types)
     ),
-    "whole_units": Ask(find=_find_weights_beside_floats, needs=("types",)),
-    "unmixed_types": Ask(find=_find_mixed_types, needs=("types",)),
-    "no_output_type": Ask(find=_find_output_types, needs=("types",)),
-    "one_reader": Ask(find=_find_several_readers, needs=("types",), change=_write_unsigned),
-    "opset_of_types": Ask(find=_find_old_opset, needs=("types", "opset")),
-    "opset_range": Ask(find=_find_foreign_opset, needs=("low", "high")),
+    "written_axis": Ask(tensor=_unwritten_axes),
+    "stored_weights": Ask(
+        tensor=_unstored, tensors=lambda rule, view: view.of_role("weight"), needs=("types",)
+    ),
+    "transposed_weights": Ask(
+        tensor=_untransposed,
+        tensors=lambda rule, view: view.stored_weights(rule.types),
+        needs=("types",),
+        change_weights=_write_transposed,
+    ),
+    "whole_units": Ask(
+        tensor=_beside_floats,
+        tensors=lambda rule, view: view.stored_weights(rule.types),
+        needs=("types",),
+    ),
+    "unmixed_types": Ask(model=_mixed_types, needs=("types",)),
+    "no_output_type": Ask(tensor=_output_types, needs=("types",)),
+    "one_reader": Ask(
+        tensor=_several_readers,
+        tensors=lambda rule, view: view.of_role("activation"),
+        needs=("types",),
+        change=_write_unsigned,
+    ),
+    "opset_of_types": Ask(model=_old_opset, needs=("types", "opset")),
+    "opset_range": Ask(model=_foreign_opset, needs=("low", "high")),
 }
