@@ -12,7 +12,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -132,9 +132,9 @@ def _with_common_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def call(**values: Any) -> None:
-        common = {field.name: values.pop(field.name) for field in fields(CommonOptions)}
+        common = _made_of(CommonOptions, values)
         quiet = bool(values.get("quiet") or values.get("as_json"))
-        with CommonOptions(**common).in_force(verbose=bool(values.get("verbose")), quiet=quiet):
+        with common.in_force(verbose=bool(values.get("verbose")), quiet=quiet):
             try:
                 command(**values)
             except BaseException as error:
@@ -150,7 +150,7 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Return the command with each dataclass among its parameters replaced by its fields.
 
     Typer makes an option of each field, in the place where the dataclass stands; the command gets
-    the dataclass, made of what was typed.
+    the dataclass, made of what was typed. A field may be such a group itself.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -178,25 +178,43 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def call(**values: Any) -> None:
-        for name, group in groups.items():
-            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
-        command(**values)
+        command(**{name: _made_of(kind, values) for name, kind in groups.items()}, **values)
 
     call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     return call
 
 
 def _options_of(group: Any) -> list[inspect.Parameter]:
+    """Return a parameter for each field of a group, and of the groups among its fields."""
     hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=hints[field.name],
+    options: list[inspect.Parameter] = []
+    for field in fields(group):
+        if is_dataclass(hints[field.name]):
+            options += _options_of(hints[field.name])
+            continue
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        options.append(
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=default,
+                annotation=hints[field.name],
+            )
         )
-        for field in fields(group)
-    ]
+    return options
+
+
+def _made_of(group: Any, values: dict[str, Any]) -> Any:
+    """Return a group made of what was typed, which is taken out of the values."""
+    hints = get_type_hints(group, include_extras=True)
+    return group(
+        **{
+            field.name: _made_of(hints[field.name], values)
+            if is_dataclass(hints[field.name])
+            else values.pop(field.name)
+            for field in fields(group)
+        }
+    )
 
 
 def _top(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -20,6 +20,115 @@ __all__ = ["bench_command"]
 _MOST_ROWS = 8
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """What models are timed on, and for how long."""
+
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Samples to run; random ones if not given."),
+    ] = None
+    limit: opt.Limit = None
+    transform: opt.Transform = None
+    input_shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SHAPE",
+            help="Shape of an input (image=1x3x224x224) or size of an open dimension (length=128) "
+            "of random samples; repeatable.",
+        ),
+    ] = None
+    batch: Annotated[
+        int | None, typer.Option(metavar="N", help="Run N samples at once, in one batch.")
+    ] = None
+    prompt_tokens: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Language models: tokens of the prompt; 128 if not given."),
+    ] = None
+    new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Language models: tokens generated one by one; 64 if not given."
+        ),
+    ] = None
+    seconds: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Time for each model: 3; 10 for language models."),
+    ] = None
+    runs: Annotated[
+        int | None, typer.Option(metavar="N", help="Runs of each model, instead of --seconds.")
+    ] = None
+    warm_up: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Runs before, which are not counted: 3; 1 for language models."
+        ),
+    ] = None
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", help="Threads of each model; all cores if not given.")
+    ] = None
+    provider: opt.Provider = None
+    profile: Annotated[
+        bool | None,
+        typer.Option(
+            "--profile/--no-profile",
+            help="Say which ops take the time: yes, but for language models.",
+        ),
+    ] = None
+
+    def times_tokens(self, models: Sequence[Path]) -> bool:
+        """Whether language models are timed token by token."""
+        plain = {
+            "--data": self.data,
+            "--limit": self.limit,
+            "--transform": self.transform,
+            "--batch": self.batch,
+        }
+        named = [name for name, value in plain.items() if value is not None]
+        if self.prompt_tokens is not None or self.new_tokens is not None:
+            if named or self.profile:
+                raise typer.BadParameter(
+                    f"{named[0] if named else '--profile'} is not for tokens; leave it or the "
+                    "numbers of tokens out"
+                )
+            return True
+        from bitwright.assess import is_decoder
+
+        return not (named or self.input_shape or self.profile) and all(map(is_decoder, models))
+
+    def common(self) -> dict[str, Any]:
+        """Return the arguments that models of any kind are timed with."""
+        return {
+            "shapes": opt.read_shapes(self.input_shape or ()),
+            "runs": self.runs,
+            "threads": self.threads,
+            "providers": self.provider or None,
+        }
+
+    def of_tokens(self) -> dict[str, Any]:
+        """Return the arguments of `bitwright.bench_generation`."""
+        return {
+            "prompt_tokens": 128 if self.prompt_tokens is None else self.prompt_tokens,
+            "new_tokens": 64 if self.new_tokens is None else self.new_tokens,
+            "seconds": 10.0 if self.seconds is None else self.seconds,
+            "warm_up": 1 if self.warm_up is None else self.warm_up,
+            **self.common(),
+        }
+
+    def of_samples(self) -> dict[str, Any]:
+        """Return the arguments of `bitwright.bench`."""
+        return {
+            "data": self.data,
+            "limit": self.limit,
+            "transform": self.transform,
+            "batch": self.batch,
+            "seconds": 3.0 if self.seconds is None else self.seconds,
+            "warm_up": 3 if self.warm_up is None else self.warm_up,
+            "profile": self.profile is not False,
+            **self.common(),
+        }
+
+
 def bench_command(
     models: Annotated[
         list[Path],
@@ -29,57 +138,7 @@ def bench_command(
         ),
     ],
     *,
-    data: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="Samples to run; random ones if not given."),
-    ] = None,
-    limit: opt.Limit = None,
-    transform: opt.Transform = None,
-    input_shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=SHAPE",
-            help="Shape of an input (image=1x3x224x224) or size of an open dimension (length=128) "
-            "of random samples; repeatable.",
-        ),
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option(metavar="N", help="Run N samples at once, in one batch.")
-    ] = None,
-    prompt_tokens: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Language models: tokens of the prompt; 128 if not given."),
-    ] = None,
-    new_tokens: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Language models: tokens generated one by one; 64 if not given."
-        ),
-    ] = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option(metavar="S", help="Time for each model: 3; 10 for language models."),
-    ] = None,
-    runs: Annotated[
-        int | None, typer.Option(metavar="N", help="Runs of each model, instead of --seconds.")
-    ] = None,
-    warm_up: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Runs before, which are not counted: 3; 1 for language models."
-        ),
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", help="Threads of each model; all cores if not given.")
-    ] = None,
-    provider: opt.Provider = None,
-    profile: Annotated[
-        bool | None,
-        typer.Option(
-            "--profile/--no-profile",
-            help="Say which ops take the time: yes, but for language models.",
-        ),
-    ] = None,
+    options: BenchOptions,
     screen: Screen,
 ) -> None:
     """Time models against each other.
@@ -89,57 +148,20 @@ def bench_command(
     models, folders and decoders with a cache, it shows tokens in a second, for the prompt and
     behind it; with --data, --input-shape or --batch a decoder is timed as any other model.
     """
-    if data is not None and input_shape:
+    if options.data is not None and options.input_shape:
         raise typer.BadParameter("--input-shape is for random samples; give it or --data")
-    shapes = opt.read_shapes(input_shape or ())
-    plain = {"--data": data, "--limit": limit, "--transform": transform, "--batch": batch}
-    named = [name for name, value in plain.items() if value is not None]
-    if prompt_tokens is not None or new_tokens is not None:
-        if named or profile:
-            raise typer.BadParameter(
-                f"{named[0] if named else '--profile'} is not for tokens; leave it or the numbers "
-                "of tokens out"
-            )
-        generation = True
-    else:
-        from bitwright.assess import is_decoder
-
-        generation = not (named or shapes or profile) and all(map(is_decoder, models))
-    common: dict[str, Any] = {
-        "shapes": shapes,
-        "runs": runs,
-        "threads": threads,
-        "providers": provider or None,
-        "progress": screen.wants_progress,
-    }
-    if generation:
+    opt.read_shapes(options.input_shape or ())  # refuses what is none
+    progress = screen.wants_progress
+    if options.times_tokens(models):
         from bitwright.api import bench_generation
 
-        tokens = bench_generation(
-            models,
-            prompt_tokens=128 if prompt_tokens is None else prompt_tokens,
-            new_tokens=64 if new_tokens is None else new_tokens,
-            seconds=10.0 if seconds is None else seconds,
-            warm_up=1 if warm_up is None else warm_up,
-            **common,
-        )
+        tokens = bench_generation(models, progress=progress, **options.of_tokens())
         screen.show(tokens.to_dict(), _token_parts(_with_short_names(tokens)))
-        return
+    else:
+        from bitwright.api import bench
 
-    from bitwright.api import bench
-
-    found = bench(
-        models,
-        data=data,
-        limit=limit,
-        transform=transform,
-        batch=batch,
-        seconds=3.0 if seconds is None else seconds,
-        warm_up=3 if warm_up is None else warm_up,
-        profile=profile is not False,
-        **common,
-    )
-    screen.show(found.to_dict(), _parts(_with_short_names(found), screen.verbose))
+        found = bench(models, progress=progress, **options.of_samples())
+        screen.show(found.to_dict(), _parts(_with_short_names(found), screen.verbose))
 
 
 _Found = TypeVar("_Found", "Benchmark", "GenerationBenchmark")

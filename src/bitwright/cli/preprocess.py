@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -14,36 +15,38 @@ from bitwright.cli.screen import Facts, Screen, show_bytes
 __all__ = ["preprocess_command"]
 
 
-def preprocess_command(
-    model: opt.Model,
-    *,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreprocessOptions:
+    """What is to be cleaned up, and where the result goes."""
+
     output: Annotated[
         Path,
         typer.Option(
             "--output", "-o", metavar="OUT", help="Where to write the result; - for a pipe."
         ),
-    ],
-    weights: opt.Weights = None,
+    ]
+    weights: opt.Weights = None
     optimize: Annotated[
         bool, typer.Option(help="Fold constants, batch norms and scales, drop what does nothing.")
-    ] = True,
-    onnx_shapes: Annotated[bool, typer.Option(help="Run ONNX's shape inference.")] = True,
+    ] = True
+    onnx_shapes: Annotated[bool, typer.Option(help="Run ONNX's shape inference.")] = True
     symbolic_shapes: Annotated[
         bool, typer.Option(help="Run ONNX Runtime's symbolic shape inference.")
-    ] = True,
+    ] = True
     auto_merge: Annotated[
         bool, typer.Option("--auto-merge", help="Take dimensions that must be equal for one.")
-    ] = False,
+    ] = False
     int_max: Annotated[
         int, typer.Option(metavar="N", help='The integer that means "to the end" in a Slice.')
-    ] = 2**31 - 1,
+    ] = 2**31 - 1
     guess_output_rank: Annotated[
         bool,
         typer.Option("--guess-output-rank", help="Take unknown ops to keep their input's rank."),
-    ] = False,
-    external_data: opt.ExternalData = None,
-    screen: Screen,
-) -> None:
+    ] = False
+    external_data: opt.ExternalData = None
+
+
+def preprocess_command(model: opt.Model, *, options: PreprocessOptions, screen: Screen) -> None:
     """Clean up a float model and fill in its shapes.
 
     'bitwright quantize' does this by itself.
@@ -52,20 +55,10 @@ def preprocess_command(
     from bitwright import graph
     from bitwright.api import preprocess
 
+    given = asdict(options)
+    output = given.pop("output")
     with written(output) as file:
-        result = preprocess(
-            model,
-            file,
-            weights=weights,
-            optimize=optimize,
-            onnx_shapes=onnx_shapes,
-            symbolic_shapes=symbolic_shapes,
-            auto_merge=auto_merge,
-            int_max=int_max,
-            guess_output_rank=guess_output_rank,
-            verbose=3 if screen.verbose else 0,
-            external_data=external_data,
-        )
+        result = preprocess(model, file, verbose=3 if screen.verbose else 0, **given)
         before, after = graph.file_size(model), graph.file_size(file)
         document = {
             "output": str(output),

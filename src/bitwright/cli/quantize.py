@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,8 @@ from bitwright.cli.recipe_choice import RecipeChoice
 from bitwright.cli.screen import Facts, Screen
 
 if TYPE_CHECKING:
+    from bitwright.jobs.result import Result
+    from bitwright.recipe import Recipe
     from bitwright.verification import Verification
 
 __all__ = ["quantize_command"]
@@ -21,24 +23,25 @@ __all__ = ["quantize_command"]
 _GO_WITH_QAT = {"format", "exclude", "op_types"}
 
 
-def quantize_command(
-    model: opt.ModelOrFolder,
-    *,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizeOptions:
+    """How a model is to be quantized, by which data, and where the result goes."""
+
     output: Annotated[
         Path,
         typer.Option(
             "--output", "-o", metavar="OUT", help="Where to write the result; - for a pipe."
         ),
-    ],
-    weights: opt.Weights = None,
-    samples: opt.SampleOptions,
+    ]
+    weights: opt.Weights = None
+    samples: opt.SampleOptions
     holdout: Annotated[
         bool, typer.Option(help="Keep up to eight samples out of calibration to measure with.")
-    ] = True,
-    recipe: RecipeChoice,
-    qat: opt.Qat = False,
-    effort: opt.Effort = None,
-    sketches: opt.Sketches = None,
+    ] = True
+    recipe: RecipeChoice
+    qat: opt.Qat = False
+    effort: opt.Effort = None
+    sketches: opt.Sketches = None
     plan_out: Annotated[
         Path | None,
         typer.Option(
@@ -46,110 +49,134 @@ def quantize_command(
             help="Also write the plan, as JSON; to a name that ends with .encodings, as AIMET and "
             "QNN read it.",
         ),
-    ] = None,
-    external_data: opt.ExternalData = None,
-    run: opt.RunOptions,
-    work: opt.Work = None,
-    device: opt.Device = "cpu",
-    screen: Screen,
-) -> None:
+    ] = None
+    external_data: opt.ExternalData = None
+    run: opt.RunOptions
+    work: opt.Work = None
+    device: opt.Device = "cpu"
+
+    def check(self, model: Path) -> None:
+        """Refuse options that clash, before any work."""
+        files = (self.output, self.plan_out, self.sketches)
+        named = [path.absolute() for path in files if path is not None]
+        if len(set(named)) < len(named):
+            raise typer.BadParameter("--output, --plan-out and --sketches must be different files")
+        if model.is_dir():
+            refuse_pipe(self.output, "of a folder of models it writes a folder")
+            alone = {"--qat": self.qat, "--plan-out": self.plan_out, "--sketches": self.sketches}
+            for option, value in alone.items():
+                if value:
+                    raise typer.BadParameter(f"{option} is for one model, and {model} is a folder")
+        if self.qat:
+            later = {"effort": self.effort, "sketches": self.sketches, "weights": self.weights}
+            later |= {"memory_budget": self.run.memory_budget, "engine": self.run.engine}
+            _refuse_calibration({**asdict(self.recipe), **later})
+
+    def check_destinations(self, model: Path) -> None:
+        """Refuse to overwrite what is read."""
+        from bitwright import graph
+
+        for destination in (self.output, self.plan_out, self.sketches):
+            if destination is not None and destination != STANDARD_OUTPUT and not model.is_dir():
+                others = [*self.samples.files(), self.recipe.file(), self.weights]
+                graph.check_destination(destination, source=model, others=others)
+
+    def arguments(self, chosen: Recipe) -> dict[str, Any]:
+        """Return the arguments of `bitwright.quantize` that the options stand for."""
+        return {
+            "weights": self.weights,
+            "recipe": chosen,
+            "effort": self.effort or self.recipe.effort,
+            "holdout": self.holdout,
+            "sketches": self.sketches,
+            "external_data": self.external_data,
+            "work": self.work,
+            "device": self.device,
+            **self.samples.arguments(),
+            **self.run.arguments(),
+        }
+
+    def words(self) -> str:
+        """Return the options to quantize with the same recipe again, as they are typed."""
+        # Sketches of random data are left out: with them the data would not be run.
+        further = {
+            "weights": self.weights,
+            "no_holdout": not self.holdout,
+            "effort": self.effort,
+            "plan_out": self.plan_out,
+            "external_data": self.external_data is True,
+            "no_external_data": self.external_data is False,
+            **asdict(self.run),
+            "work": self.work,
+            "device": None if self.device == "cpu" else self.device,
+        }
+        return " ".join(filter(None, (self.recipe.words(), opt.typed(further))))
+
+
+def quantize_command(model: opt.ModelOrFolder, *, options: QuantizeOptions, screen: Screen) -> None:
     """Quantize a model, or a folder of models, and write it.
 
     Activations get their ranges from --data. The result is run beside the float model before it is
     written, and what was found is shown last, with the command to go on with.
     """
-    given, running = samples.arguments(), run.arguments()
-    named = [path.absolute() for path in (output, plan_out, sketches) if path is not None]
-    if len(set(named)) < len(named):
-        raise typer.BadParameter("--output, --plan-out and --sketches must be different files")
+    options.samples.source()  # refuses options that clash
+    options.check(model)
 
-    if model.is_dir():
-        refuse_pipe(output, "of a folder of models it writes a folder")
-        for option, value in (("--qat", qat), ("--plan-out", plan_out), ("--sketches", sketches)):
-            if value:
-                raise typer.BadParameter(f"{option} is for one model, and {model} is a folder")
-    if qat:
-        later = {"effort": effort, "sketches": sketches, "memory_budget": run.memory_budget}
-        later |= {"weights": weights, "engine": run.engine}
-        _refuse_calibration({**asdict(recipe), **later})
+    from bitwright.api import quantize
+    from bitwright.cli.summary import folder_parts
 
-    from bitwright import graph
-    from bitwright.api import import_qat, quantize
-    from bitwright.cli.summary import (
-        ENCODINGS,
-        folder_parts,
-        next_command,
-        result_parts,
-        save_plan,
-    )
-
-    chosen = recipe.load(model)
-    # All destinations before the work starts, not after it.
-    for destination in (output, plan_out, sketches):
-        if destination is not None and destination != STANDARD_OUTPUT and not model.is_dir():
-            others = [*samples.files(), recipe.file(), weights]
-            graph.check_destination(destination, source=model, others=others)
+    chosen = options.recipe.load(model)
+    options.check_destinations(model)  # before the work starts, not after it
     result: Any  # a Result, or the FolderResult of a folder
-    with written(output) as file:
-        if qat:
-            if chosen.format not in ("qdq", "qoperator"):
-                raise typer.BadParameter(f"--qat writes qdq or qoperator, not {chosen.format}")
-            result = import_qat(
-                model,
-                file,
-                format=chosen.format,
-                select=chosen.select,
-                external_data=external_data,
-                providers=running["providers"],
-                **given,
-            )
+    with written(options.output) as file:
+        if options.qat:
+            result = _import_qat(model, file, chosen, options)
         else:
-            result = quantize(
-                model,
-                file,
-                weights=weights,
-                recipe=chosen,
-                effort=effort or recipe.effort,  # type: ignore[arg-type]  # checked where it is used
-                holdout=holdout,
-                sketches=sketches,
-                external_data=external_data,
-                work=work,
-                device=device,
-                progress=screen.wants_progress,
-                **given,
-                **running,
-            )
+            progress = screen.wants_progress
+            result = quantize(model, file, progress=progress, **options.arguments(chosen))
         if model.is_dir():
             screen.show(result.to_dict(), folder_parts(result, verbose=screen.verbose))
-            return
-        if plan_out is not None:
-            save_plan(result.plan, plan_out, as_encodings=plan_out.suffix == ENCODINGS)
-        result.path = output
-        shown_plan = None if plan_out is None else str(plan_out)
-        # Sketches of random data are left out: with them the data would not be run.
-        further = {
-            "weights": weights,
-            "no_holdout": not holdout,
-            "effort": effort,
-            "plan_out": plan_out,
-            "external_data": external_data is True,
-            "no_external_data": external_data is False,
-            **asdict(run),
-            "work": work,
-            "device": None if device == "cpu" else device,
-        }
-        again = " ".join(filter(None, (recipe.words(), opt.typed(further))))
-        on = found = None
-        if output != STANDARD_OUTPUT:
-            on = next_command(result, model, samples, again=again, target=recipe.target)
-            found = _verified(output, recipe.target)
-        parts = result_parts(result, verbose=screen.verbose, plan_path=shown_plan)
-        last = [("Verdict", result.verdict.sentence)]
-        last += [] if found is None else [("Target", found.describe())]
-        parts.append(Facts([*last, *([("Next", on)] if on else [])]))
-        document = {**result.to_dict(), "plan": shown_plan, "next": on}
-        document |= {} if found is None else {"verification": found.to_dict()}
-        screen.show(document, parts)
+        else:
+            result.path = options.output
+            _show(model, result, options, screen)
+
+
+def _import_qat(model: Path, file: Path, chosen: Recipe, options: QuantizeOptions) -> Result:
+    """Write a trained model as the runtime fuses it."""
+    from bitwright.api import import_qat
+
+    if chosen.format not in ("qdq", "qoperator"):
+        raise typer.BadParameter(f"--qat writes qdq or qoperator, not {chosen.format}")
+    return import_qat(
+        model,
+        file,
+        format=chosen.format,
+        select=chosen.select,
+        external_data=options.external_data,
+        providers=options.run.provider or None,
+        **options.samples.arguments(),
+    )
+
+
+def _show(model: Path, result: Result, options: QuantizeOptions, screen: Screen) -> None:
+    """Write the plan where it is asked for, and show what was found and how to go on."""
+    from bitwright.cli.summary import ENCODINGS, next_command, result_parts, save_plan
+
+    plan_out, output, target = options.plan_out, options.output, options.recipe.target
+    if plan_out is not None:
+        save_plan(result.plan, plan_out, as_encodings=plan_out.suffix == ENCODINGS)
+    shown_plan = None if plan_out is None else str(plan_out)
+    on = found = None
+    if output != STANDARD_OUTPUT:
+        on = next_command(result, model, options.samples, again=options.words(), target=target)
+        found = _verified(output, target)
+    parts = result_parts(result, verbose=screen.verbose, plan_path=shown_plan)
+    last = [("Verdict", result.verdict.sentence)]
+    last += [] if found is None else [("Target", found.describe())]
+    parts.append(Facts([*last, *([("Next", on)] if on else [])]))
+    document = {**result.to_dict(), "plan": shown_plan, "next": on}
+    document |= {} if found is None else {"verification": found.to_dict()}
+    screen.show(document, parts)
 
 
 def _verified(path: Path, target: str | None) -> Verification | None:

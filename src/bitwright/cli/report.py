@@ -20,28 +20,28 @@ __all__ = ["report_command"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ReportOptions(opt.MeasuringOptions):
+class _ReportSamples(opt.MeasuringOptions):
     limit: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Use at most N samples of the data, 16 by default."),
     ] = None
 
 
-def report_command(
-    float_model: opt.FloatModel,
-    quantized_model: opt.QuantizedModel,
-    *,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOptions:
+    """What a report has in it, on which samples, and where it goes."""
+
     output: Annotated[
         Path,
         typer.Option(
             "--output", "-o", metavar="OUT", help="Where to write the page (.html); - for a pipe."
         ),
-    ],
-    samples: _ReportOptions,
-    plan: opt.PlanPath = None,
+    ]
+    samples: _ReportSamples
+    plan: opt.PlanPath = None
     latency: Annotated[
         bool, typer.Option("--latency/--no-latency", help="Also time both models, for seconds.")
-    ] = True,
+    ] = True
     sensitivity: Annotated[
         bool,
         typer.Option(
@@ -49,7 +49,7 @@ def report_command(
             help="Also measure the sensitivity of every node of --plan, and write a plan in which "
             "the most sensitive ones stay float.",
         ),
-    ] = False,
+    ] = False
     target: Annotated[
         str | None,
         typer.Option(
@@ -57,13 +57,21 @@ def report_command(
             help="Also say whether this target runs it, and what is against it.",
             autocompletion=complete_target,
         ),
-    ] = None,
-    run: opt.RunOptions,
+    ] = None
+    run: opt.RunOptions
+
+
+def report_command(
+    float_model: opt.FloatModel,
+    quantized_model: opt.QuantizedModel,
+    *,
+    options: ReportOptions,
     screen: Screen,
 ) -> None:
     """Write a report on a quantized model: one HTML file."""
-    given = {**samples.arguments(), **run.arguments()}
-    if sensitivity:
+    given = {**options.samples.arguments(), **options.run.arguments()}
+    output = options.output
+    if options.sensitivity:
         refuse_pipe(output, "with --sensitivity it also writes a plan")
 
     from bitwright.jobs.report import write_report
@@ -73,10 +81,10 @@ def report_command(
             float_model,
             quantized_model,
             file,
-            plan=plan,
-            latency=latency,
-            sensitivity=sensitivity,
-            target=target,
+            plan=options.plan,
+            latency=options.latency,
+            sensitivity=options.sensitivity,
+            target=options.target,
             progress=screen.wants_progress,
             **given,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +25,39 @@ class _Format(StrEnum):
     qoperator = "qoperator"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetargetOptions:
+    """For which target a model is written, in which form, and where."""
+
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="NAME", help="The target.", autocompletion=complete_target),
+    ]
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="OUT", help="Where to write the result; - for a pipe."
+        ),
+    ]
+    form: Annotated[
+        _Format | None,
+        typer.Option(
+            "--format", help="Q/DQ pairs or integer operators; the target's if not given."
+        ),
+    ] = None
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PLAN", help="A kept plan: scales of weights are made anew, others stay."
+        ),
+    ] = None
+    block_size: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="With --plan: blocks of so many weights; 0 for none."),
+    ] = None
+    external_data: opt.ExternalData = None
+
+
 def retarget_command(
     model: Annotated[
         Path,
@@ -32,33 +66,7 @@ def retarget_command(
         ),
     ],
     *,
-    to: Annotated[
-        str,
-        typer.Option("--to", metavar="NAME", help="The target.", autocompletion=complete_target),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="OUT", help="Where to write the result; - for a pipe."
-        ),
-    ],
-    form: Annotated[
-        _Format | None,
-        typer.Option(
-            "--format", help="Q/DQ pairs or integer operators; the target's if not given."
-        ),
-    ] = None,
-    plan: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PLAN", help="A kept plan: scales of weights are made anew, others stay."
-        ),
-    ] = None,
-    block_size: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="With --plan: blocks of so many weights; 0 for none."),
-    ] = None,
-    external_data: opt.ExternalData = None,
+    options: RetargetOptions,
     screen: Screen,
 ) -> None:
     """Write a quantized model in the encoding of another target.
@@ -68,15 +76,16 @@ def retarget_command(
     """
     from bitwright.api import retarget
 
+    output = options.output
     with written(output) as file:
         made = retarget(
             model,
-            to,
+            options.to,
             file,
-            format=None if form is None else form.value,
-            plan=plan,
-            block_size=block_size,
-            external_data=external_data,
+            format=None if options.form is None else options.form.value,
+            plan=options.plan,
+            block_size=options.block_size,
+            external_data=options.external_data,
         )
         document = {"model": str(model), "output": str(output), **made.to_dict()}
         screen.show(document, _parts(output, made))

@@ -27,33 +27,34 @@ class _To(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SensitivityOptions(opt.MeasuringOptions):
+class _SensitivitySamples(opt.MeasuringOptions):
     limit: Annotated[
         int | None, typer.Option(metavar="N", help="Measure on N samples of the data.")
     ] = None
 
 
-def sensitivity_command(
-    model: opt.Model,
-    *,
-    plan: Annotated[Path, typer.Option(metavar="PLAN", help="A plan from 'bitwright plan'.")],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensitivityOptions:
+    """Which plan is measured, on which samples, and what a better one may change."""
+
+    plan: Annotated[Path, typer.Option(metavar="PLAN", help="A plan from 'bitwright plan'.")]
     output: Annotated[
         Path | None,
         typer.Option(
             "--output", "-o", metavar="OUT", help="Where to write the better plan; - for a pipe."
         ),
-    ] = None,
-    samples: _SensitivityOptions,
+    ] = None
+    samples: _SensitivitySamples
     regain: Annotated[
         float, typer.Option(metavar="SHARE", help="The share of the loss to regain.")
-    ] = 0.8,
+    ] = 0.8
     most: Annotated[
         float, typer.Option(metavar="SHARE", help="The share of nodes that may fall back.")
-    ] = 0.1,
+    ] = 0.1
     to: Annotated[
         _To,
         typer.Option(help="What nodes fall back to; int8 is for weights of weight-only plans."),
-    ] = _To.float,
+    ] = _To.float
     candidates: Annotated[
         int | None,
         typer.Option(
@@ -61,36 +62,34 @@ def sensitivity_command(
             min=1,
             help="Measure only the N nodes with the largest local error; for large models.",
         ),
-    ] = None,
-    run: opt.RunOptions,
-    screen: Screen,
-) -> None:
+    ] = None
+    run: opt.RunOptions
+
+
+def sensitivity_command(model: opt.Model, *, options: SensitivityOptions, screen: Screen) -> None:
     """Find the most sensitive nodes, and plan a fallback for them.
 
     In that plan, which is for 'bitwright apply', they stay float or get more bits. Without --output
     only the ranking is shown; --verbose shows all of it.
     """
-    given = {**samples.arguments(), **run.arguments()}
+    given = {**options.samples.arguments(), **options.run.arguments()}
 
     from bitwright import graph
     from bitwright.api import find_sensitivity
     from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES
 
-    if samples.limit is None:
+    plan, output = options.plan, options.output
+    if options.samples.limit is None:
         given["limit"] = SENSITIVITY_SAMPLES
     if output is not None and output != STANDARD_OUTPUT:
-        graph.check_destination(output, source=model, others=[*samples.files(), plan])
+        graph.check_destination(output, source=model, others=[*options.samples.files(), plan])
     with nullcontext() if output is None else written(output, ".json") as file:
-        found = find_sensitivity(
-            model,
-            plan,
-            candidates=candidates,
-            progress=screen.wants_progress,
-            **given,
-        )
+        progress = screen.wants_progress
+        nodes = options.candidates
+        found = find_sensitivity(model, plan, candidates=nodes, progress=progress, **given)
         proposal = None
         if file is not None:
-            proposal = found.proposal(regain, most=most, to=to.value)
+            proposal = found.proposal(options.regain, most=options.most, to=options.to.value)
             proposal.plan.save(file)
         document = {
             "model": str(model),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,14 +35,15 @@ class _Scope(StrEnum):
     set = "set"
 
 
-def tune_command(
-    model: opt.Model,
-    *,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOptions:
+    """What is to be tuned for, by which samples, and where the result goes."""
+
     output: Annotated[
         Path,
         typer.Option("--output", "-o", metavar="OUT", help="Where to write the best model so far."),
-    ],
-    samples: opt.DataOptions,
+    ]
+    samples: opt.DataOptions
     evaluation: Annotated[
         Path | None,
         typer.Option(
@@ -51,17 +53,17 @@ def tune_command(
             "the inputs, or images in one folder for each class. A fifth of them is only for the "
             "final figure. Without it, a part of --data evaluates.",
         ),
-    ] = None,
+    ] = None
     labels: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             help="One label for each of these samples, in their order: .npy, .json, .txt or .csv.",
         ),
-    ] = None,
+    ] = None
     eval_limit: Annotated[
         int | None, typer.Option(metavar="N", help="Use at most N samples of --eval.")
-    ] = None,
+    ] = None
     metric: Annotated[
         str | None,
         typer.Option(
@@ -70,45 +72,45 @@ def tune_command(
             "function score(outputs, sample) of yours. By default top1 with labels, else agreement "
             "with float.",
         ),
-    ] = None,
+    ] = None
     metric_of: Annotated[
         _Scope,
         typer.Option(help="What your function scores: a sample, or all of the set at once."),
-    ] = _Scope.sample,
+    ] = _Scope.sample
     lower_is_better: Annotated[
         bool, typer.Option("--lower-is-better", help="Your function measures an error.")
-    ] = False,
+    ] = False
     drop: Annotated[
         str,
         typer.Option(
             metavar="DROP", help="How far the metric may fall: 0.5%, or in its own units 0.005."
         ),
-    ] = "1%",
+    ] = "1%"
     relative: Annotated[
         bool, typer.Option("--relative", help="--drop is a share of the float model's score.")
-    ] = False,
+    ] = False
     purpose: Annotated[
         _Purpose,
         typer.Option("--for", help="What is saved: time, as measured here, or bytes."),
-    ] = _Purpose.speed,
+    ] = _Purpose.speed
     max_size: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE",
             help="With --for size: what loses least in 600MB or fewer, if that is within --drop.",
         ),
-    ] = None,
+    ] = None
     keep_quantized: Annotated[
         bool,
         typer.Option(
             "--keep-quantized",
             help="A quantized model even where float is as fast here, for one that runs elsewhere.",
         ),
-    ] = False,
+    ] = False
     time: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="End with the best so far after 90s, 20m or 1.5h."),
-    ] = None,
+    ] = None
     work: Annotated[
         Path | None,
         typer.Option(
@@ -116,20 +118,58 @@ def tune_command(
             help="Keep a journal here: an interrupted run goes on from it, and another --drop "
             "finds what was measured.",
         ),
-    ] = None,
+    ] = None
     report: Annotated[
         Path | None,
         typer.Option(
             metavar="PAGE",
             help="Also write a report (.html): the front with its intervals, what changed and why.",
         ),
-    ] = None,
-    recipe: RecipeChoice,
-    effort: opt.Effort = None,
-    external_data: opt.ExternalData = None,
-    run: opt.RunOptions,
-    screen: Screen,
-) -> None:
+    ] = None
+    recipe: RecipeChoice
+    effort: opt.Effort = None
+    external_data: opt.ExternalData = None
+    run: opt.RunOptions
+
+    def check(self, model: Path) -> None:
+        """Refuse what cannot be tuned or written, before the search, not after it."""
+        refuse_pipe(self.output, "it replaces its file with every better model")
+        if self.samples.source() is None:
+            raise typer.BadParameter("tuning calibrates; give --data")
+        if self.report is not None:
+            from bitwright.data import paths_of
+            from bitwright.graph import check_destination
+
+            files = [*paths_of(self.samples.source()), self.evaluation, self.labels, self.output]
+            check_destination(self.report, source=model, others=files)
+
+    def arguments(self, model: Path) -> dict[str, Any]:
+        """Return the arguments of `bitwright.tune` that the options stand for."""
+        return {
+            "output": self.output,
+            "eval_data": self.evaluation,
+            "labels": self.labels,
+            "eval_limit": self.eval_limit,
+            "evaluate": self.metric,
+            "evaluate_on": self.metric_of.value,
+            "lower_is_better": self.lower_is_better,
+            "max_drop": self.drop,
+            "relative": self.relative,
+            "purpose": self.purpose.value,
+            "max_size": None if self.max_size is None else opt.read_size(self.max_size),
+            "keep_quantized": self.keep_quantized,
+            "time": self.time,
+            "work": self.work,
+            "recipe": self.recipe.load(model),
+            "target": self.recipe.target,
+            "effort": self.effort,
+            "external_data": self.external_data,
+            **self.samples.arguments(),
+            **self.run.arguments(),
+        }
+
+
+def tune_command(model: opt.Model, *, options: TuneOptions, screen: Screen) -> None:
     """Quantize a model as far as a metric of yours allows.
 
     The figures at the end are of samples that the search has not seen.
@@ -137,55 +177,18 @@ def tune_command(
     The exit code is 0 where the goal is met, and 3 where it is missed: then the closest model is
     written. Where nothing can stay quantized, that is the float model, and the goal is missed.
     """
-    given, running = samples.arguments(), run.arguments()
-    refuse_pipe(output, "it replaces its file with every better model")
-    if given["data"] is None:
-        raise typer.BadParameter("tuning calibrates; give --data")
+    options.check(model)
 
     from bitwright.api import tune
-    from bitwright.data import paths_of
-    from bitwright.graph import check_destination
 
-    if report is not None:  # before the search, not after it
-        others = [*paths_of(given["data"]), evaluation, labels, output]
-        check_destination(report, source=model, others=others)
-
-    result = tune(
-        model,
-        output,
-        eval_data=evaluation,
-        labels=labels,
-        eval_limit=eval_limit,
-        evaluate=metric,
-        evaluate_on=metric_of.value,
-        lower_is_better=lower_is_better,
-        max_drop=drop,
-        relative=relative,
-        purpose=purpose.value,
-        max_size=None if max_size is None else opt.read_size(max_size),
-        keep_quantized=keep_quantized,
-        time=time,
-        work=work,
-        recipe=recipe.load(model),
-        target=recipe.target,
-        effort=effort,  # type: ignore[arg-type]  # checked where it is used
-        external_data=external_data,
-        log=_tell if screen.wants_progress else None,
-        **given,
-        **running,
-    )
+    log = _tell if screen.wants_progress else None
+    result = tune(model, log=log, **options.arguments(model))
     screen.show(result.to_dict(), _parts(result))
-    if report is not None:
+    if options.report is not None:
         from bitwright.jobs.report import save_report
 
-        save_report(
-            result,
-            report,
-            data=given["data"],
-            limit=given.get("limit"),
-            transform=given.get("transform"),
-            providers=running.get("providers"),
-        )
+        providers = options.run.provider or None
+        save_report(result, options.report, **options.samples.arguments(), providers=providers)
     if not result.met:
         raise typer.Exit(MISSED)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -36,9 +36,10 @@ class _Consequence(StrEnum):
     slow = "slow"
 
 
-def verify_command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Any quantized .onnx file.")],
-    *,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions:
+    """For which target a model is checked, and what counts as a failure."""
+
     target: Annotated[
         str,
         typer.Option(
@@ -46,7 +47,7 @@ def verify_command(
             help="Where it will run: a target of 'bitwright recipes', one with its variant as in "
             "qualcomm-htp:v68, a .toml file of your own, or all, for one row a target.",
         ),
-    ] = "cpu",
+    ] = "cpu"
     cpu: Annotated[
         str | None,
         typer.Option(
@@ -54,15 +55,26 @@ def verify_command(
             help="For the target cpu: avx2 (x86 without VNNI), vnni or arm; this machine's if not "
             "given.",
         ),
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings fail too.")] = False,
+    ] = None
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings fail too.")] = False
     allow: Annotated[
         list[_Consequence] | None,
         typer.Option(help="Do not fail for what has this consequence; repeatable."),
-    ] = None,
+    ] = None
     form: Annotated[
         _Format, typer.Option("--format", help="Text, or what other programs read.")
-    ] = _Format.text,
+    ] = _Format.text
+
+    @property
+    def failing(self) -> dict[str, Any]:
+        """Return what `Verification.passes` takes."""
+        return {"strict": self.strict, "allow": tuple(map(str, self.allow or ()))}
+
+
+def verify_command(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Any quantized .onnx file.")],
+    *,
+    options: VerifyOptions,
     screen: Screen,
 ) -> None:
     """Check a quantized model, whoever made it.
@@ -71,45 +83,46 @@ def verify_command(
     wrong counts, what is only computed in float, or slow, does with --strict. With --target all it
     is 0 if any target can run the model.
     """
-    from bitwright.api import verify, verify_targets
-
-    allowed = tuple(map(str, allow or ()))
-    if form is _Format.json:
+    if options.form is _Format.json:
         screen = replace(screen, as_json=True)
-    if target == "all":
-        everywhere = verify_targets(model)
-        passing = {
-            name: one.passes(strict=strict, allow=allowed) for name, one in everywhere.items()
-        }
-        if form is _Format.junit and not screen.as_json:
-            typer.echo(_suites(everywhere, strict, allowed))
-        else:
-            document = {
-                "model": str(model),
-                "targets": [
-                    {**found.to_dict(), "passes": passing[name]}
-                    for name, found in everywhere.items()
-                ],
-            }
-            screen.show(document, [_overview(model, everywhere, passing)])
-        if not any(passing.values()):
-            raise typer.Exit(1)
-        return
-    found = verify(model, target, cpu=cpu)
-    if form is _Format.junit and not screen.as_json:
-        typer.echo(found.to_junit(strict=strict, allow=allowed))
-    else:
-        screen.show({"model": str(model), **found.to_dict()}, _parts(model, found, screen.verbose))
-    if not found.passes(strict=strict, allow=allowed):
+    verify = _verify_everywhere if options.target == "all" else _verify_one
+    if not verify(model, options, screen):
         raise typer.Exit(1)
 
 
-def _suites(found: Mapping[str, Verification], strict: bool, allowed: tuple[str, ...]) -> str:
+def _verify_one(model: Path, options: VerifyOptions, screen: Screen) -> bool:
+    """Show what the rules of one target say, and return whether they let the model pass."""
+    from bitwright.api import verify
+
+    found = verify(model, options.target, cpu=options.cpu)
+    if options.form is _Format.junit and not screen.as_json:
+        typer.echo(found.to_junit(**options.failing))
+    else:
+        screen.show({"model": str(model), **found.to_dict()}, _parts(model, found, screen.verbose))
+    return found.passes(**options.failing)
+
+
+def _verify_everywhere(model: Path, options: VerifyOptions, screen: Screen) -> bool:
+    """Show one row a target, and return whether any can run the model."""
+    from bitwright.api import verify_targets
+
+    everywhere = verify_targets(model)
+    passing = {name: one.passes(**options.failing) for name, one in everywhere.items()}
+    if options.form is _Format.junit and not screen.as_json:
+        typer.echo(_suites(everywhere, options.failing))
+    else:
+        rows = [{**found.to_dict(), "passes": passing[name]} for name, found in everywhere.items()]
+        document = {"model": str(model), "targets": rows}
+        screen.show(document, [_overview(model, everywhere, passing)])
+    return any(passing.values())
+
+
+def _suites(found: Mapping[str, Verification], failing: dict[str, Any]) -> str:
     from xml.etree import ElementTree
 
     suites = ElementTree.Element("testsuites", name="bitwright verify")
     for verification in found.values():
-        suites.append(verification.junit_suite(strict=strict, allow=allowed))
+        suites.append(verification.junit_suite(**failing))
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True)
 
