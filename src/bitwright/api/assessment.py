@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,17 +84,8 @@ def compare(
     """
     if plan is not None and not isinstance(plan, QuantPlan):
         plan = QuantPlan.load(plan)
-    chosen = open_engine(engine)
-    measuring = Measuring(
-        data,
-        limit,
-        transform,
-        memory_budget=memory_budget,
-        providers=providers,
-        engine=chosen,
-        progress=progress,
-    )
-    with chosen.connect():
+    given = (data, limit, transform, memory_budget, providers, engine, progress)
+    with _measuring(*given) as measuring:
         return compare_pair(float_model, quantized_model, plan, measuring)
 
 
@@ -140,18 +132,33 @@ def find_sensitivity(
     """
     if not isinstance(plan, QuantPlan):
         plan = QuantPlan.load(plan)
-    chosen = open_engine(engine)
-    measuring = Measuring(
-        data,
-        limit,
-        transform,
-        memory_budget=memory_budget,
-        providers=providers,
-        engine=chosen,
-        progress=progress,
-    )
-    with chosen.connect():
+    given = (data, limit, transform, memory_budget, providers, engine, progress)
+    with _measuring(*given) as measuring:
         return measure_sensitivity(float_model, plan, measuring, candidates=candidates)
+
+
+@contextmanager
+def _measuring(
+    data: Any,
+    limit: int | None,
+    transform: Transform,
+    memory_budget: int,
+    providers: Sequence[str] | None,
+    engine: Engine | str | None,
+    progress: Progress,
+) -> Iterator[Measuring]:
+    """Give the samples of a verb and what runs models on them, as long as its engine is there."""
+    chosen = open_engine(engine)
+    with chosen.connect():
+        yield Measuring(
+            data,
+            limit,
+            transform,
+            memory_budget=memory_budget,
+            providers=providers,
+            engine=chosen,
+            progress=progress,
+        )
 
 
 @check_arguments
@@ -208,21 +215,8 @@ def bench(
     >>> len(found.models[0].times)
     5
     """
-    return bench_models(
-        _as_list(models),
-        data=data,
-        limit=limit,
-        transform=transform,
-        shapes=shapes,
-        batch=batch,
-        seconds=seconds,
-        runs=runs,
-        warm_up=warm_up,
-        threads=threads,
-        providers=providers,
-        profile=profile,
-        progress=progress,
-    )
+    options = dict(locals())
+    return bench_models(_as_list(options.pop("models")), **options)
 
 
 @check_arguments
@@ -266,18 +260,8 @@ def bench_generation(
     bitwright.errors.ModelError: ... has no cache of tokens (inputs like past_key_values.0.key), \
 and does not generate one by one; leave the numbers of tokens out, or export it with its cache.
     """
-    return time_generation(
-        _as_list(models),
-        prompt_tokens=prompt_tokens,
-        new_tokens=new_tokens,
-        shapes=shapes,
-        seconds=seconds,
-        runs=runs,
-        warm_up=warm_up,
-        threads=threads,
-        providers=providers,
-        progress=progress,
-    )
+    options = dict(locals())
+    return time_generation(_as_list(options.pop("models")), **options)
 
 
 def _as_list(models: ModelSource | Sequence[ModelSource]) -> Sequence[ModelSource]:

@@ -6,32 +6,35 @@ time.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bitwright import graph
 from bitwright.api.recipes import load_recipe
-from bitwright.data import RandomData, Transform, paths_of
-from bitwright.data.labelled import fingerprint_data
-from bitwright.errors import ArgumentError, OutputError, RecipeError, TargetError
+from bitwright.data import Transform, paths_of
+from bitwright.errors import ArgumentError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import Compute
-from bitwright.jobs.decision_log import log_decisions
-from bitwright.jobs.modes import apply_to_model, mode_of
+from bitwright.jobs.modes import apply_to_model
+from bitwright.jobs.quantization import (
+    QuantizeRequest,
+    RecipeSource,
+    plan_request,
+    quantize_request,
+    save_result,
+    with_weights,
+)
 from bitwright.jobs.result import Result
 from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
 from bitwright.plan import QuantPlan
-from bitwright.recipe import Override, Recipe, Selection
+from bitwright.recipe import Override, Selection
 from bitwright.recipe.host import settle_for_host
 from bitwright.support.arguments import check_arguments
 from bitwright.support.progress import Progress
 
 if TYPE_CHECKING:
     from bitwright.graph import ModelSource
-    from bitwright.jobs.folder import FolderResult
     from bitwright.jobs.improve.effort import Effort
     from bitwright.jobs.preprocessing import Preprocessed
     from bitwright.jobs.qat import Format
@@ -47,8 +50,6 @@ __all__ = [
     "retarget",
     "write_encodings",
 ]
-
-RecipeSource = str | Path | dict[str, Any] | Recipe | None
 
 
 @check_arguments
@@ -120,7 +121,6 @@ def quantize(
     >>> result.outputs[0].agreement > 0.9
     True
     """
-    chosen = settle_for_host(load_recipe(recipe, target))
     calibration = Calibration(
         data,
         limit,
@@ -131,137 +131,19 @@ def quantize(
         engine=open_engine(engine),
         progress=progress,
     )
-    compute = Compute(device, work)
-    _check_engine(calibration, chosen)
-
-    def run(
-        model: ModelSource, chosen: Recipe, calibration: Calibration, compute: Compute
-    ) -> Result:
-        model = _with_weights(model, weights, output)
-        made = _choose_effort(effort, recipe, chosen, calibration)
-        calibration, compute = _keep_observed(made, chosen, calibration, compute)
-        if made != "high" and chosen.mode == "static" and chosen.fine_tune is None:
-            compute.refuse_for_plain_rounding()
-        if made == "low":
-            return mode_of(chosen).quantize(model, chosen, calibration, providers, compute)
-        from bitwright.jobs.improve.effort import quantize_with_effort
-
-        return quantize_with_effort(
-            model, chosen, made, calibration, providers=providers, compute=compute
-        )
-
-    if isinstance(model, str | os.PathLike) and Path(model).is_dir():
-        with calibration.engine.connect():
-            return _quantize_folder(
-                model,
-                output,
-                chosen,
-                calibration,
-                compute,
-                external_data,
-                run,
-                one_model=weights is not None,
-            )
-    if output is not None:
-        others = [*paths_of(data), _file_of(recipe), sketches]
-        graph.check_destination(output, source=model, others=others)
-    with calibration.engine.connect():
-        return _save(run(model, chosen, calibration, compute), output, external_data)
-
-
-def _quantize_folder(
-    folder: str | os.PathLike[str],
-    output: str | Path | None,
-    recipe: Recipe,
-    calibration: Calibration,
-    compute: Compute,
-    external_data: bool | None,
-    run: Callable[[ModelSource, Recipe, Calibration, Compute], Result],
-    *,
-    one_model: bool,
-) -> FolderResult:
-    from bitwright.jobs.folder import ModelFolder, quantize_folder
-
-    if calibration.sketches is not None:
-        raise ArgumentError("sketches are of one model; leave them out for a folder.")
-    opened = ModelFolder.open(folder)
-    if one_model and len(opened.models) > 1:
-        raise ArgumentError(
-            f"weights are of one model, and the folder {str(folder)!r} has {len(opened.models)}; "
-            "give the .onnx file."
-        )
-    if output is not None:
-        opened.check_output(output)
-
-    def quantize_model(name: str, path: Path, recipe: Recipe, data: Any) -> Result:
-        work = None if compute.work is None else Path(compute.work) / name
-        own = replace(calibration, data=data)
-        return run(path, recipe, own, replace(compute, work=work))
-
-    result = quantize_folder(opened, recipe, calibration.data, quantize_model)
-    if output is not None:
-        result.save(output, external_data=external_data)
-    return result
-
-
-def _with_weights(
-    model: ModelSource, weights: str | Path | None, output: str | Path | None = None
-) -> ModelSource:
-    """Return the model with the weights of a file, if one is given."""
-    if weights is None:
-        return model
-    if output is not None and Path(output).resolve() == Path(weights).resolve():
-        raise OutputError(f"writing {str(output)!r} would overwrite the weights; choose another.")
-    return graph.fill_weights(model, weights)
-
-
-def _file_of(recipe: RecipeSource) -> str | Path | None:
-    """Return the file of a recipe that is given by one, not by its name or value."""
-    is_file = isinstance(recipe, str | Path) and Path(recipe).suffix
-    return recipe if is_file else None  # type: ignore[return-value]
-
-
-def _keep_observed(
-    effort: Effort, recipe: Recipe, calibration: Calibration, compute: Compute
-) -> tuple[Calibration, Compute]:
-    """Let a folder keep what a cluster observes, where nothing that is rounded or learned is."""
-    learns = effort == "high" or recipe.mode != "static" or recipe.fine_tune is not None
-    if compute.work is None or calibration.engine.is_local or learns:
-        return calibration, compute
-    data = calibration.data
-    known = repr(data) if isinstance(data, RandomData) else fingerprint_data(data)
-    if known is None:
-        raise ArgumentError(
-            "a work folder with an engine is for data that can be told apart from other data; give "
-            "arrays or files, or leave it out."
-        )
-    identity = f"{known}, {calibration.limit}, {calibration.transform}"
-    kept = replace(calibration, work=compute.work, identity=identity)
-    return kept, replace(compute, work=None)
-
-
-def _check_engine(calibration: Calibration, recipe: Recipe) -> None:
-    """Refuse an engine for a job that runs no samples and rounds nothing by data."""
-    idle = recipe.mode == "dynamic" or (recipe.mode == "weight-only" and calibration.data is None)
-    if idle and not calibration.engine.is_local:
-        raise RecipeError(
-            f"recipe {recipe.name!r} observes no activations, so that an engine has nothing to "
-            "do; leave it out."
-        )
-
-
-def _choose_effort(
-    effort: Effort | None, given: RecipeSource, recipe: Recipe, calibration: Calibration
-) -> Effort:
-    """Return the effort to make; a recipe that is given is carried out as it says."""
-    if effort is None and given is not None:
-        return "low"
-    from bitwright.jobs.improve.effort import check_effort, standard_effort
-
-    if effort is None or effort == "standard":
-        return standard_effort(recipe, calibration)
-    check_effort(effort, recipe, calibration)
-    return effort
+    request = QuantizeRequest(
+        source=model,
+        output=output,
+        weights=weights,
+        asked=recipe,
+        recipe=settle_for_host(load_recipe(recipe, target)),
+        effort=effort,
+        calibration=calibration,
+        compute=Compute(device, work),
+        external_data=external_data,
+        providers=providers,
+    )
+    return quantize_request(request)
 
 
 @check_arguments
@@ -301,19 +183,16 @@ def make_plan(
         engine=open_engine(engine),
         progress=progress,
     )
-    chosen = settle_for_host(load_recipe(recipe, target))
-    _check_engine(calibration, chosen)
-    model = _with_weights(model, weights)
-    effort = _choose_effort(effort, recipe, chosen, calibration)
-    with calibration.engine.connect():
-        if effort == "low":
-            plan = mode_of(chosen).make_plan(model, chosen, calibration, providers)
-        else:
-            from bitwright.jobs.improve.effort import plan_with_effort
-
-            plan = plan_with_effort(model, chosen, effort, calibration, providers=providers)
-    log_decisions(plan)
-    return plan
+    request = QuantizeRequest(
+        source=model,
+        weights=weights,
+        asked=recipe,
+        recipe=settle_for_host(load_recipe(recipe, target)),
+        effort=effort,
+        calibration=calibration,
+        providers=providers,
+    )
+    return plan_request(request)
 
 
 @check_arguments
@@ -352,13 +231,13 @@ def apply_plan(
         graph.check_destination(output, source=model, others=others)
     if not isinstance(plan, QuantPlan):
         plan = QuantPlan.load(plan)
-    model = _with_weights(model, weights, output)
+    model = with_weights(model, weights, output)
     calibration = Calibration(data, limit, transform, engine=open_engine(engine), progress=progress)
     if data is None and not calibration.engine.is_local:
         raise ArgumentError("without data an engine has nothing to do; leave it out, or give data.")
     with calibration.engine.connect():
         result = apply_to_model(plan, model, calibration, providers, Compute(device, work))
-    return _save(result, output, external_data)
+    return save_result(result, output, external_data)
 
 
 @check_arguments
@@ -404,15 +283,14 @@ calibration data instead.
 
     if output is not None:
         graph.check_destination(output, source=model, others=paths_of(data))
-    result = quantize_trained(
-        model,
-        format=format,
-        select=select,
-        optimize=optimize,
-        calibration=Calibration(data, limit, transform),
-        providers=providers,
-    )
-    return _save(result, output, external_data)
+    given: dict[str, Any] = {
+        "format": format,
+        "select": select,
+        "optimize": optimize,
+        "providers": providers,
+    }
+    result = quantize_trained(model, calibration=Calibration(data, limit, transform), **given)
+    return save_result(result, output, external_data)
 
 
 @check_arguments
@@ -450,22 +328,13 @@ def retarget(
     >>> bitwright.retarget(made.model, "x86-vnni").changes
     ('moved the zero points of 20 tensors, now uint8',)
     """
-    from bitwright.jobs.retargeting import apply_retargeted, retarget_model
+    from bitwright.jobs.retargeting import retarget_with_plan
 
+    kept = plan if isinstance(plan, QuantPlan) or plan is None else QuantPlan.load(plan)
     if output is not None:
         others = [None if isinstance(plan, QuantPlan) else plan]
         graph.check_destination(output, source=model, others=others)
-    if plan is None:
-        if block_size is not None:
-            raise TargetError(
-                "block_size needs plan: blocks are made anew, from the float model that it is of."
-            )
-        made = retarget_model(model, to, format=format)
-    else:
-        if format is not None:
-            raise TargetError("format is the plan's own; leave it out, or retarget the result.")
-        kept = plan if isinstance(plan, QuantPlan) else QuantPlan.load(plan)
-        made = apply_retargeted(model, kept, to, block_size)
+    made = retarget_with_plan(model, to, kept, format=format, block_size=block_size)
     if output is not None:
         made.save(output, external_data=external_data)
     return made
@@ -567,27 +436,15 @@ def preprocess(
     >>> bitwright.preprocess(bitwright.load_demo().model_path).skipped
     {}
     """
+    options = dict(locals())  # all that the job takes, and what the verb does with the result
     from bitwright.jobs.preprocessing import preprocess_model
 
+    for name in ("model", "output", "weights", "external_data"):
+        options.pop(name)
     if output is not None:
         graph.check_destination(output, source=model)
-    result = preprocess_model(
-        _with_weights(model, weights, output),
-        optimize=optimize,
-        onnx_shapes=onnx_shapes,
-        symbolic_shapes=symbolic_shapes,
-        auto_merge=auto_merge,
-        int_max=int_max,
-        guess_output_rank=guess_output_rank,
-        verbose=verbose,
-    )
+    result = preprocess_model(with_weights(model, weights, output), **options)
     if output is not None:
         graph.save_model(result.model, output, external_data=external_data)
         result.path = Path(output)
-    return result
-
-
-def _save(result: Result, output: str | Path | None, external_data: bool | None) -> Result:
-    if output is not None:
-        result.save(output, external_data=external_data)
     return result

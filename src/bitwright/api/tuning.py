@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 from bitwright import graph
 from bitwright.api.recipes import load_recipe
 from bitwright.data import Transform, paths_of
-from bitwright.errors import ArgumentError
 from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
 from bitwright.recipe import Recipe
 from bitwright.recipe.host import settle_for_host
 from bitwright.support.arguments import check_arguments
-from bitwright.support.wording import read_bytes
 
 if TYPE_CHECKING:
     from bitwright.graph import ModelSource
@@ -22,9 +20,6 @@ if TYPE_CHECKING:
     from bitwright.jobs.tuning.result import TuneResult
 
 __all__ = ["tune"]
-
-_PURPOSES = ("speed", "size")
-_SCOPES = ("sample", "set", "model")
 
 
 @check_arguments
@@ -113,47 +108,27 @@ def tune(
     >>> result.met, result.final.samples
     (True, 33)
     """
-    from bitwright.jobs.improve.metrics import open_metric
-    from bitwright.jobs.tuning.goal import Goal, read_drop, read_time
+    from bitwright.jobs.improve.metrics import SCOPES, open_metric
+    from bitwright.jobs.tuning.goal import Goal, check_word
     from bitwright.jobs.tuning.job import TuneRequest, tune_model
 
-    _check_word("purpose", purpose, _PURPOSES)
-    _check_word("evaluate_on", evaluate_on, _SCOPES)
-    drop, is_share = read_drop(max_drop)
-    if max_size is not None and purpose != "size":
-        raise ArgumentError('max_size is a number of bytes: tune for size (purpose="size").')
-    if keep_quantized and purpose != "speed":
-        raise ArgumentError(
-            "keep_quantized is about speed: for size, what is quantized is smaller."
-        )
-    chosen = settle_for_host(load_recipe(recipe, target))
+    check_word("evaluate_on", evaluate_on, SCOPES)
+    goal = Goal.asked(max_drop, relative, purpose, max_size, keep_quantized, time)
     if output is not None:
         file = recipe if isinstance(recipe, str | Path) and Path(recipe).suffix else None
         others = [*paths_of(data), *paths_of(eval_data), *paths_of(labels), file]
         graph.check_destination(output, source=model, others=others)
+    scored: dict[str, Any] = {"scope": evaluate_on, "lower_is_better": lower_is_better}
     request = TuneRequest(
         source=model,
         output=None if output is None else Path(output),
-        recipe=chosen,
+        recipe=settle_for_host(load_recipe(recipe, target)),
         target=target,
         data=data,
         eval_data=eval_data,
         labels=labels,
-        metric=lambda labelled: open_metric(
-            evaluate,
-            scope=evaluate_on,  # type: ignore[arg-type]  # checked above
-            lower_is_better=lower_is_better,
-            labelled=labelled,
-        ),
-        goal=Goal(
-            max_drop=drop,
-            relative=relative,
-            is_share=is_share and not relative,
-            purpose=purpose,  # type: ignore[arg-type]  # checked above
-            max_size=None if max_size is None else read_bytes(max_size),
-            keep_quantized=keep_quantized,
-            seconds=read_time(time),
-        ),
+        metric=lambda labelled: open_metric(evaluate, labelled=labelled, **scored),
+        goal=goal,
         effort=effort,
         limit=limit,
         eval_limit=eval_limit,
@@ -167,12 +142,3 @@ def tune(
     )
     with request.engine.connect():
         return tune_model(request)
-
-
-def _check_word(option: str, word: str, known: Sequence[str]) -> None:
-    from bitwright.errors import did_you_mean
-
-    if word not in known:
-        raise ArgumentError(
-            f"{option} is {' or '.join(map(repr, known))}, not {word!r}.{did_you_mean(word, known)}"
-        )

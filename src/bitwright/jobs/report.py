@@ -171,28 +171,30 @@ def write_report(
                 f"the better plan would overwrite {plan_name!r}; give the page another name."
             )
     chosen = open_engine(engine)
+    measuring = Measuring(
+        data,
+        limit,
+        transform,
+        memory_budget=memory_budget,
+        providers=providers,
+        engine=chosen,
+        progress=progress,
+    )
+    request = ReportRequest(
+        source=float_model,
+        quantized=graph.load_model(quantized_model),
+        names=(name_of(float_model, "model.onnx"), _result_name(quantized_model)),
+        sizes=(graph.file_size(float_model), _size_of(quantized_model)),
+        plan=plan,
+        plan_name=plan_name,
+        output=output,
+        measuring=measuring,
+        latency=latency,
+        sensitivity=sensitivity,
+        target=target,
+    )
     with chosen.connect():
-        report = make_report(
-            float_model,
-            graph.load_model(quantized_model),
-            names=(name_of(float_model, "model.onnx"), _result_name(quantized_model)),
-            sizes=(graph.file_size(float_model), _size_of(quantized_model)),
-            plan=plan,
-            plan_name=plan_name,
-            output=output,
-            measuring=Measuring(
-                data,
-                limit,
-                transform,
-                memory_budget=memory_budget,
-                providers=providers,
-                engine=chosen,
-                progress=progress,
-            ),
-            latency=latency,
-            sensitivity=sensitivity,
-            target=target,
-        )
+        report = make_report(request)
     if output is not None:
         report.save(output)
     return report
@@ -228,36 +230,33 @@ def save_report(
     """
     _check_target(target)
     graph.check_destination(path, source=result.source, others=paths_of(data))
-    tuned = None if isinstance(result, Result) else result.to_dict()
     samples = result.evaluation if isinstance(result, Result) else ()
-    sizes = (
-        (result.float_size, result.size)
-        if isinstance(result, Result)
-        else (graph.file_size(result.source), graph.written_size(result.model))
-    )
     if data is None and not samples:
         raise DataError("there are no samples to report on; give data.")
-    report = make_report(
-        result.source,
-        result.model,
+    used = samples if data is None else None
+    request = ReportRequest(
+        source=result.source,
+        quantized=result.model,
         names=(name_of(result.source, "model.onnx"), str(result.path or "quantized.onnx")),
-        sizes=sizes,
+        sizes=_sizes_of(result),
         plan=result.plan,
         output=path,
-        measuring=Measuring(
-            data,
-            limit,
-            transform,
-            samples=samples if data is None else None,
-            providers=providers,
-        ),
+        measuring=Measuring(data, limit, transform, samples=used, providers=providers),
         latency=latency,
         sensitivity=sensitivity,
         target=target,
-        tuning=tuned,
+        tuning=None if isinstance(result, Result) else result.to_dict(),
     )
+    report = make_report(request)
     report.save(path)
     return report
+
+
+def _sizes_of(result: Result | TuneResult) -> tuple[int, int]:
+    """Return the bytes of the float model and of the quantized one."""
+    if isinstance(result, Result):
+        return result.float_size, result.size
+    return graph.file_size(result.source), graph.written_size(result.model)
 
 
 def _check_target(target: str | None) -> None:
@@ -285,69 +284,78 @@ def _size_of(source: Any) -> int:
     return graph.file_size(source)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRequest:
+    """Which models a report is about, what is measured of them, and what it shows besides."""
+
+    source: Any
+    """The float model."""
+    quantized: ir.Model
+    names: tuple[str, str]
+    sizes: tuple[int, int]
+    plan: QuantPlan | None
+    plan_name: str = ""
+    output: str | Path | None = None
+    measuring: Measuring
+    latency: bool
+    sensitivity: bool
+    target: str | None = None
+    tuning: Mapping[str, Any] | None = None
+
+    def check(self) -> None:
+        """Refuse what cannot be measured, before both models are run."""
+        if self.sensitivity and self.plan is None:
+            raise PlanError(
+                "sensitivity tries out changes of the plan that made the quantized model; give "
+                "that plan (`bitwright quantize --plan-out` writes it)."
+            )
+        self.measuring.check("a report runs both models")
+
+
 @logged("make the report")
-def make_report(
-    float_source: Any,
-    quantized: ir.Model,
-    *,
-    names: tuple[str, str],
-    sizes: tuple[int, int],
-    plan: QuantPlan | None,
-    plan_name: str = "",
-    output: str | Path | None = None,
-    measuring: Measuring,
-    latency: bool,
-    sensitivity: bool,
-    target: str | None = None,
-    tuning: Mapping[str, Any] | None = None,
-) -> Report:
+def make_report(request: ReportRequest) -> Report:
     """Run two models beside each other and return the report about the second."""
-    if sensitivity and plan is None:
-        raise PlanError(
-            "sensitivity tries out changes of the plan that made the quantized model; give that "
-            "plan (`bitwright quantize --plan-out` writes it)."
-        )
-    measuring.check("a report runs both models")
-    recipe = plan.recipe if plan is not None else recipe_of(quantized)
-    side = open_float_side(float_source, quantized, plan, measuring)
+    request.check()
+    quantized, plan, measuring = request.quantized, request.plan, request.measuring
+    side = open_float_side(request.source, quantized, plan, measuring)
     opened = None if measuring.samples is not None else measuring.calibration.open(side.model)
     samples = measuring.samples or list(islice(opened or (), measuring.limit or REPORT_SAMPLES))
     comparison = compare_with(side, quantized, samples, plan, measuring)
     nodes, views = _look_at_tensors(side.model, quantized, comparison, plan, samples, measuring)
-    originals = find_original_nodes(graph.load_model(float_source), comparison.nodes)
+    originals = find_original_nodes(graph.load_model(request.source), comparison.nodes)
     nodes = [replace(node, in_file=found) for node, found in zip(nodes, originals, strict=True)]
-    fix = None
-    if plan is not None and sensitivity:
-        fix = _try_nodes(float_source, plan, samples, measuring)
+    worst = [found.index for found in comparison.worst(len(nodes))]
+    time = _time(side.reference, quantized, samples[0], measuring) if request.latency else None
     subject = ReportSubject(
-        float_name=names[0],
-        quantized_name=names[1],
-        float_bytes=sizes[0],
-        quantized_bytes=sizes[1],
+        float_name=request.names[0],
+        quantized_name=request.names[1],
+        float_bytes=request.sizes[0],
+        quantized_bytes=request.sizes[1],
         outputs=comparison.outputs,
         coverage=comparison.coverage,
         nodes=nodes,
-        worst=[
-            found.index
-            for found in comparison.worst(len(nodes))
-            if nodes[found.index].measured.unmeasured is None
-        ],
+        worst=[index for index in worst if nodes[index].measured.unmeasured is None],
         tensors=views.made,
         samples=comparison.samples,
         data="" if opened is None else opened.description,
         data_option=_data_option(measuring),
-        latency=_time(side.reference, quantized, samples[0], measuring) if latency else None,
-        recipe=recipe,
+        latency=time,
+        recipe=plan.recipe if plan is not None else recipe_of(quantized),
         plan=plan,
-        plan_name=plan_name,
-        suggested_fix=fix,
-        tuning=tuning,
-        # Verifying sorts and completes what it is given.
-        target=None
-        if target is None
-        else verify_model(graph.clone_model(quantized), target).summarize(),
+        plan_name=request.plan_name,
+        suggested_fix=_try_nodes(request, samples),
+        tuning=request.tuning,
+        target=_verify(quantized, request.target),
     )
-    return Report(subject if output is None else _with_plan_beside(subject, output))
+    return Report(subject if request.output is None else _with_plan_beside(subject, request.output))
+
+
+def _verify(quantized: ir.Model, target: str | None) -> Any:
+    """Return what the rules of a target say, if one is given."""
+    if target is None:
+        return None
+    # Verifying sorts and completes what it is given.
+    return verify_model(graph.clone_model(quantized), target).summarize()
 
 
 def _with_plan_beside(subject: ReportSubject, page: str | Path) -> ReportSubject:
@@ -362,11 +370,12 @@ def _plan_beside(page: str | Path) -> Path:
     return Path(page).with_suffix(".plan.json")
 
 
-def _try_nodes(
-    source: Any, plan: QuantPlan, samples: Sequence[Sample], measuring: Measuring
-) -> SuggestedFix:
-    few = replace(measuring, samples=samples[:SENSITIVITY_SAMPLES])
-    found = measure_sensitivity(source, plan, few, candidates=SENSITIVITY_NODES)
+def _try_nodes(request: ReportRequest, samples: Sequence[Sample]) -> SuggestedFix | None:
+    """Measure every node where that is asked for; return a plan in which the worst are float."""
+    if request.plan is None or not request.sensitivity:
+        return None
+    few = replace(request.measuring, samples=samples[:SENSITIVITY_SAMPLES])
+    found = measure_sensitivity(request.source, request.plan, few, candidates=SENSITIVITY_NODES)
     return SuggestedFix(sensitivity=found, proposal=found.proposal())
 
 

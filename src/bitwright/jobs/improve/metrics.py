@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +22,14 @@ from bitwright.assess.judge.kinds import choose_kind, class_axis
 from bitwright.data.labelled import LABEL
 from bitwright.errors import DataError, RecipeError, did_you_mean
 
-__all__ = ["METRICS", "Metric", "Scope", "margin_of", "open_metric"]
+__all__ = ["METRICS", "SCOPES", "Metric", "Scope", "margin_of", "open_metric"]
 
 Array = npt.NDArray[Any]
 Outputs = Mapping[str, Array]
 
 Scope = Literal["sample", "set", "model"]
 """What a function scores: the outputs for one sample, those for all samples, or a model."""
+SCOPES: tuple[str, ...] = get_args(Scope)
 
 _LABEL_NAMES = (LABEL, "labels", "target", "targets", "y", "class")
 

@@ -322,9 +322,8 @@ class Scorer:
                 break
             if has_other and drop.is_unlikely(limit, len(self)):
                 return Score(drop, "fail")
-            likely = drop.mean > limit or self.floats.is_whole
             is_first = size == looks[0] and len(looks) > 1 and not run.knows(looks[1])
-            if is_first and likely and not in_order:
+            if is_first and not in_order and (drop.mean > limit or self.floats.is_whole):
                 counted = run.count_losses(limit, may_go_on)
                 if counted is not None:
                     return Score(counted, "fail")

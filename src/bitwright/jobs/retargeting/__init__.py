@@ -70,6 +70,26 @@ class Retargeted:
         }
 
 
+def retarget_with_plan(
+    source: Any,
+    name: str,
+    plan: QuantPlan | None,
+    *,
+    format: Format | None = None,
+    block_size: int | None = None,
+) -> Retargeted:
+    """Re-encode a quantized model, or apply the plan of a float one anew for a target."""
+    if plan is None:
+        if block_size is not None:
+            raise TargetError(
+                "block_size needs plan: blocks are made anew, from the float model that it is of."
+            )
+        return retarget_model(source, name, format=format)
+    if format is not None:
+        raise TargetError("format is the plan's own; leave it out, or retarget the result.")
+    return apply_retargeted(source, plan, name, block_size)
+
+
 def retarget_model(source: Any, name: str, *, format: Format | None = None) -> Retargeted:
     """Re-encode a quantized model for a target, as far as its numbers stay the same."""
     target = on_host(find_target(name))

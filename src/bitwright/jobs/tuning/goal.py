@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-from bitwright.errors import RecipeError
+from bitwright.errors import ArgumentError, RecipeError, did_you_mean
+from bitwright.support.wording import read_bytes
 
-__all__ = ["Goal", "Purpose", "read_drop", "read_time"]
+__all__ = ["Goal", "Purpose", "check_word", "read_drop", "read_time"]
 
 Purpose = Literal["speed", "size"]
 
@@ -35,6 +37,39 @@ class Goal:
     """Whether a quantized model is wanted where float is as fast, too."""
     seconds: float | None = None
 
+    @classmethod
+    def asked(
+        cls,
+        max_drop: float | str,
+        relative: bool,
+        purpose: str,
+        max_size: int | str | None,
+        keep_quantized: bool,
+        time: float | str | None,
+    ) -> Goal:
+        """Return the goal that a user's words say.
+
+        >>> Goal.asked("1%", False, "size", "2MB", False, None).max_size
+        2000000
+        """
+        check_word("purpose", purpose, get_args(Purpose))
+        drop, is_share = read_drop(max_drop)
+        if max_size is not None and purpose != "size":
+            raise ArgumentError('max_size is a number of bytes: tune for size (purpose="size").')
+        if keep_quantized and purpose != "speed":
+            raise ArgumentError(
+                "keep_quantized is about speed: for size, what is quantized is smaller."
+            )
+        return cls(
+            max_drop=drop,
+            relative=relative,
+            is_share=is_share and not relative,
+            purpose=purpose,  # type: ignore[arg-type]  # checked above
+            max_size=None if max_size is None else read_bytes(max_size),
+            keep_quantized=keep_quantized,
+            seconds=read_time(time),
+        )
+
     def limit(self, float_score: float) -> float:
         """Return how far the metric may fall, in its own units."""
         if self.relative:
@@ -45,6 +80,14 @@ class Goal:
                 f"{float_score:.4g}; give the drop in the metric's own units, or make it relative."
             )
         return self.max_drop
+
+
+def check_word(option: str, word: str, known: Sequence[str]) -> None:
+    """Refuse a word that an option does not know."""
+    if word not in known:
+        raise ArgumentError(
+            f"{option} is {' or '.join(map(repr, known))}, not {word!r}.{did_you_mean(word, known)}"
+        )
 
 
 def read_drop(drop: float | str) -> tuple[float, bool]:

@@ -1,0 +1,189 @@
+"""What `quantize` and `make_plan` are asked for, and how it is carried out."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bitwright import graph
+from bitwright.data import RandomData, paths_of
+from bitwright.data.labelled import fingerprint_data
+from bitwright.errors import ArgumentError, OutputError, RecipeError
+from bitwright.jobs.calibration import Calibration
+from bitwright.jobs.compute import ON_CPU, Compute
+from bitwright.jobs.decision_log import log_decisions
+from bitwright.jobs.modes import mode_of
+from bitwright.jobs.result import Result
+from bitwright.plan import QuantPlan
+from bitwright.recipe import Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bitwright.jobs.folder import FolderResult
+    from bitwright.jobs.improve.effort import Effort
+
+__all__ = [
+    "QuantizeRequest",
+    "RecipeSource",
+    "plan_request",
+    "quantize_request",
+    "save_result",
+    "with_weights",
+]
+
+RecipeSource = str | Path | dict[str, Any] | Recipe | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizeRequest:
+    """What is to be quantized, how, with which data, and where the result goes."""
+
+    source: Any
+    output: str | Path | None = None
+    weights: str | Path | None = None
+    """A file whose weights take the place of the model's own."""
+    asked: RecipeSource
+    """The recipe as the user named it: one that is given is carried out as it says."""
+    recipe: Recipe
+    effort: Effort | None
+    calibration: Calibration
+    compute: Compute = ON_CPU
+    external_data: bool | None = None
+    providers: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an engine for a job that runs no samples and rounds nothing by data."""
+        mode, calibration = self.recipe.mode, self.calibration
+        idle = mode == "dynamic" or (mode == "weight-only" and calibration.data is None)
+        if idle and not calibration.engine.is_local:
+            raise RecipeError(
+                f"recipe {self.recipe.name!r} observes no activations, so that an engine has "
+                "nothing to do; leave it out."
+            )
+
+    def chosen_effort(self) -> Effort:
+        """Return the effort to make."""
+        if self.effort is None and self.asked is not None:
+            return "low"
+        from bitwright.jobs.improve.effort import check_effort, standard_effort
+
+        if self.effort is None or self.effort == "standard":
+            return standard_effort(self.recipe, self.calibration)
+        check_effort(self.effort, self.recipe, self.calibration)
+        return self.effort
+
+
+def quantize_request(request: QuantizeRequest) -> Result | FolderResult:
+    """Quantize a model, or all models of a folder, and write the result."""
+    source, output = request.source, request.output
+    is_folder = isinstance(source, str | os.PathLike) and Path(source).is_dir()
+    if output is not None and not is_folder:
+        is_file = isinstance(request.asked, str | Path) and Path(request.asked).suffix
+        file: Any = request.asked if is_file else None
+        others = [*paths_of(request.calibration.data), file, request.calibration.sketches]
+        graph.check_destination(output, source=source, others=others)
+    with request.calibration.engine.connect():
+        if is_folder:
+            return _quantize_folder(request)
+        return save_result(_quantize_model(request), output, request.external_data)
+
+
+def plan_request(request: QuantizeRequest) -> QuantPlan:
+    """Decide everything, and write nothing."""
+    source = with_weights(request.source, request.weights)
+    recipe, calibration, providers = request.recipe, request.calibration, request.providers
+    effort = request.chosen_effort()
+    with calibration.engine.connect():
+        if effort == "low":
+            plan = mode_of(recipe).make_plan(source, recipe, calibration, providers)
+        else:
+            from bitwright.jobs.improve.effort import plan_with_effort
+
+            plan = plan_with_effort(source, recipe, effort, calibration, providers=providers)
+    log_decisions(plan)
+    return plan
+
+
+def _quantize_model(request: QuantizeRequest) -> Result:
+    source = with_weights(request.source, request.weights, request.output)
+    effort, recipe, providers = request.chosen_effort(), request.recipe, request.providers
+    request = _keep_observed(request, effort)
+    calibration, compute = request.calibration, request.compute
+    if effort != "high" and recipe.mode == "static" and recipe.fine_tune is None:
+        compute.refuse_for_plain_rounding()
+    if effort == "low":
+        return mode_of(recipe).quantize(source, recipe, calibration, providers, compute)
+    from bitwright.jobs.improve.effort import quantize_with_effort
+
+    return quantize_with_effort(
+        source, recipe, effort, calibration, providers=providers, compute=compute
+    )
+
+
+def _quantize_folder(request: QuantizeRequest) -> FolderResult:
+    from bitwright.jobs.folder import ModelFolder, quantize_folder
+
+    calibration, compute, output = request.calibration, request.compute, request.output
+    if calibration.sketches is not None:
+        raise ArgumentError("sketches are of one model; leave them out for a folder.")
+    opened = ModelFolder.open(request.source)
+    if request.weights is not None and len(opened.models) > 1:
+        raise ArgumentError(
+            f"weights are of one model, and the folder {str(request.source)!r} has "
+            f"{len(opened.models)}; give the .onnx file."
+        )
+    if output is not None:
+        opened.check_output(output)
+
+    def quantize_model(name: str, path: Path, recipe: Recipe, data: Any) -> Result:
+        work = None if compute.work is None else Path(compute.work) / name
+        own = replace(
+            request,
+            source=path,
+            recipe=recipe,
+            calibration=replace(calibration, data=data),
+            compute=replace(compute, work=work),
+        )
+        return _quantize_model(own)
+
+    result = quantize_folder(opened, request.recipe, calibration.data, quantize_model)
+    if output is not None:
+        result.save(output, external_data=request.external_data)
+    return result
+
+
+def with_weights(source: Any, weights: str | Path | None, output: str | Path | None = None) -> Any:
+    """Return the model with the weights of a file, if one is given."""
+    if weights is None:
+        return source
+    if output is not None and Path(output).resolve() == Path(weights).resolve():
+        raise OutputError(f"writing {str(output)!r} would overwrite the weights; choose another.")
+    return graph.fill_weights(source, weights)
+
+
+def save_result(result: Result, output: str | Path | None, external_data: bool | None) -> Result:
+    """Write a result where it is to go, and return it."""
+    if output is not None:
+        result.save(output, external_data=external_data)
+    return result
+
+
+def _keep_observed(request: QuantizeRequest, effort: Effort) -> QuantizeRequest:
+    """Let a folder keep what a cluster observes, where nothing that is rounded or learned is."""
+    recipe, calibration, compute = request.recipe, request.calibration, request.compute
+    learns = effort == "high" or recipe.mode != "static" or recipe.fine_tune is not None
+    if compute.work is None or calibration.engine.is_local or learns:
+        return request
+    data = calibration.data
+    known = repr(data) if isinstance(data, RandomData) else fingerprint_data(data)
+    if known is None:
+        raise ArgumentError(
+            "a work folder with an engine is for data that can be told apart from other data; give "
+            "arrays or files, or leave it out."
+        )
+    identity = f"{known}, {calibration.limit}, {calibration.transform}"
+    kept = replace(calibration, work=compute.work, identity=identity)
+    return replace(request, calibration=kept, compute=replace(compute, work=None))
