@@ -61,7 +61,7 @@ class DataLoader:
         self._sampler, self._batch_sampler = sampler, batch_sampler
 
     def batch(self, batch_size: int, last_batch: str | None = None) -> None:
-        """Put so many samples into a batch from now on."""
+        """Set the size of the batches."""
         self.batch_size = batch_size
         self.last_batch = last_batch or self.last_batch
 

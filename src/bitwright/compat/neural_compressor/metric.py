@@ -1,4 +1,4 @@
-"""`neural_compressor.metric`: what a model's outputs are measured by, over a loader of labels."""
+"""`neural_compressor.metric`: metrics of a model's outputs over a loader of inputs and labels."""
 
 from __future__ import annotations
 

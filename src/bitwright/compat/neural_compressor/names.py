@@ -32,7 +32,7 @@ def rename_packed(model: ir.Model, plan: QuantPlan) -> None:
 
 
 def is_packed_name(name: str, given: str) -> bool:
-    """Whether a node is what became of another in an earlier call.
+    """Whether a name is the packed form of a node that an earlier call quantized.
 
     >>> is_packed_name("fc1_Q4", "fc1"), is_packed_name("fc1", "fc1")
     (True, False)

@@ -34,7 +34,7 @@ _OBSERVED = ("Conv", "FusedConv", "MatMul", "Gemm", "Attention")
 
 @dataclass(frozen=True, slots=True)
 class OpSetting:
-    """What is asked for of an operator; None where nothing is."""
+    """Settings of an operator; None where none is given."""
 
     keep_float: bool | None = None
     ranges: str | None = None
@@ -67,10 +67,9 @@ class OpSetting:
 def apply_op_settings(
     recipe: Recipe, model: ir.Model, by_type: Any, by_name: Any, *, dynamic: bool = False
 ) -> Recipe:
-    """Return a static or dynamic recipe with what is asked for of single operators of a model.
+    """Return a static or dynamic recipe with the settings of single operators of a model.
 
-    Names and types are patterns that fit the whole of them; what is said of a name goes before
-    what is said of its type.
+    Patterns match whole names and whole types; settings of a name override those of its type.
     """
     settings = setting_by_node(model, by_type, by_name)
     nodes = {node.name or "": node for node in model.graph.all_nodes()}
@@ -118,7 +117,7 @@ def as_pattern(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def setting_by_node(model: ir.Model, by_type: Any, by_name: Any) -> dict[str, OpSetting]:
-    """Return what is asked for of each node that a pattern fits."""
+    """Return the settings of each node that a pattern matches."""
     found: dict[str, OpSetting] = {}
     nodes = list(model.graph.all_nodes())
     for option, given, label in (

@@ -59,7 +59,7 @@ def node_settings(weight_config: Mapping[str, Any]) -> dict[str, NodeSettings]:
 def nearest_overrides(
     model: Any, weight_config: Mapping[str, Any], ratios: Mapping[str, float]
 ) -> dict[str, WeightOverride]:
-    """Return what single nodes get: ratios by their weight, and settings by their name."""
+    """Return the overrides of single nodes: ratios by weight, settings by name."""
     rounding = {
         name: Nearest(clip=False, shrink=ratio)
         for name, ratio in _ratios_by_node(model, ratios).items()

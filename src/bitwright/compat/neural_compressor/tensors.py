@@ -82,7 +82,7 @@ def quantize_groups(
     bounded: bool = True,
     ratio: float = 1.0,
 ) -> QuantizedGroups:
-    """Return groups of `length` consecutive values as integers of so many bits.
+    """Return groups of `length` consecutive values as integers of `bits` bits.
 
     A symmetric scale spreads the codes over twice the largest magnitude; codes lie around zero
     (`signed`) or around the middle. Otherwise they are spread from the smallest to the largest

@@ -17,7 +17,7 @@ __all__ = [
 
 
 class BackupMode(StrEnum):
-    """What weights have that do not get the few bits of the others."""
+    """The number format of weights that do not get the low bits of the others."""
 
     NONE = "none"
     INT8_SYM = "int8_sym"
@@ -56,7 +56,7 @@ class CompressionFormat(StrEnum):
 
 
 class SensitivityMetric(StrEnum):
-    """What says which weights lose most by few bits."""
+    """The metric that ranks weights by their sensitivity to low bits."""
 
     WEIGHT_QUANTIZATION_ERROR = "weight_quantization_error"
     HESSIAN_INPUT_ACTIVATION = "hessian_input_activation"
@@ -73,7 +73,7 @@ class DropType(StrEnum):
 
 
 class ModelType(StrEnum):
-    """What kind of model it is."""
+    """The kind of model."""
 
     TRANSFORMER = "transformer"
 

@@ -24,7 +24,7 @@ __all__ = [
 
 @dataclass(kw_only=True)
 class AlgoConfig:
-    """A step that makes a model easier to quantize; what it is told can be changed later.
+    """A step that makes a model easier to quantize; its settings can be changed later.
 
     >>> step = CLEConfig()
     >>> step.cle_steps = 3
@@ -100,7 +100,7 @@ class SmoothQuantConfig(AlgoConfig):
 
 @dataclass(kw_only=True)
 class _FineTuningConfig(AlgoConfig):
-    """What both ways of fine-tuning can be told; every argument is passed on, or refused."""
+    """Settings that both ways of fine-tuning have; each is passed on, or refused."""
 
     optim_device: str = "cpu"
     infer_device: str = "cpu"

@@ -176,7 +176,7 @@ def _excluded(config: QConfig, model: onnx.ModelProto) -> list[str]:
 
 
 def _overrides(config: QConfig, model: onnx.ModelProto) -> dict[str, Any]:
-    """Return what single layers get, as overrides of the tensors that they read."""
+    """Return overrides of the tensors that layers with specs of their own read."""
     chosen: dict[str, list[dict[str, Any]]] = {}
     for layer, names in _layers(config, model):
         for node in names:

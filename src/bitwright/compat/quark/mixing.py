@@ -19,11 +19,11 @@ __all__ = ["DISTANCES", "Score", "choose_layers", "distance_of"]
 
 Array = npt.NDArray[Any]
 Outputs = Sequence[Sequence[Array]]
-"""For each sample its outputs."""
+"""Outputs of each sample."""
 Layers = dict[Any, list[str]]
 """Layers by the configuration that they get."""
 Score = Callable[[Layers], float]
-"""What the model with these layers differs by from float: lower is better."""
+"""Distance from float of the model with these layers: lower is better."""
 
 _TINY = 1e-10
 _OBJECTS = ("speed", "quality")

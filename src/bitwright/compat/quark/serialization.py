@@ -19,7 +19,7 @@ _STEPS = {name: getattr(algorithms, name) for name in algorithms.__all__}
 
 
 def config_to_dict(config: Any) -> dict[str, Any]:
-    """Return every field of a `QConfig`; what dicts have as keys become pairs of a list."""
+    """Return every field of a `QConfig`; a dict with layers as keys becomes a list of pairs."""
     return {
         "global_config": _plain(config.global_config),
         "specific_layer_config": [

@@ -113,7 +113,7 @@ _ENUMS: dict[str, type[Enum]] = {
 
 
 def find_name(name: Any, known: Mapping[str, Any], what: str) -> Any:
-    """Return what has this name, or raise with a suggestion."""
+    """Return the value of a name, or raise with a suggestion."""
     if name not in known:
         raise RecipeError(f"unknown {what} {name!r}.{did_you_mean(str(name), known)}")
     return known[name]
@@ -194,7 +194,7 @@ class QLayerConfig:
 
     @property
     def reads(self) -> Spec | None:
-        """What the layer reads, by either name."""
+        """The spec of the inputs, by either name."""
         return self.input_tensors or self.activation
 
     @classmethod

@@ -33,7 +33,7 @@ their default 0.01 does what our default 10 does."""
 
 @dataclass(frozen=True, slots=True)
 class FastFinetune:
-    """What was asked for: the method, the device it runs on, and what the caller is warned of."""
+    """The fine-tuning method, its device, and warnings for the caller."""
 
     method: FineTuning
     details: LearningDetails

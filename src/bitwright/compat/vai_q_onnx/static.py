@@ -165,7 +165,7 @@ def _needs_data(recipe: Recipe) -> bool:
 
 
 def _all_op_types(model: str | Path | onnx.ModelProto) -> tuple[str, ...]:
-    """Return what QuantizeAllOpTypes stands for: every op type of the model that computes."""
+    """Return every op type of the model that computes, for QuantizeAllOpTypes."""
     types = {node.op_type for node in graph_only(model).graph.node}
     return tuple(sorted(types - {"Constant", "Cast", "Shape"}))
 

@@ -99,7 +99,7 @@ def weight_recipe(
 
 
 def _warn_of_idle_settings(options: Mapping[str, Any]) -> None:
-    """Warn of what is told about rounding and plays no part in a static model."""
+    """Warn of settings of rounding that have no effect in a static model."""
     if options.get("MatMulNBitsParams"):
         warn_user("option 'MatMulNBitsParams' has no effect without UseMatMulNBits=True.")
     if options.get("GPTQParams") and not options.get("UseGPTQ"):

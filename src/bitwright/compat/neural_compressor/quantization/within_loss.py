@@ -29,7 +29,7 @@ def tune_within(
     criterion: AccuracyCriterion,
     **options: Any,
 ) -> TuneResult:
-    """Return what `tune` finds for a function of a model that has samples of its own."""
+    """Run `tune` with a function of a model that has evaluation samples of its own."""
     from bitwright.api import tune
 
     # Those of `tune` only stand in for them.

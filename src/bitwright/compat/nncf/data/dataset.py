@@ -28,7 +28,7 @@ class Dataset:
         return _Items(self._source, None, indices)
 
     def get_inference_data(self, indices: Sequence[int] | None = None) -> Iterable[Any]:
-        """Return what a model reads of the items, all or those of these numbers."""
+        """Return the model inputs of all items, or of those with these numbers."""
         return _Items(self._source, self._transform, indices)
 
     def get_length(self) -> int | None:
@@ -65,7 +65,7 @@ class _Items:
 
 
 def first_inputs(dataset: Dataset, count: int) -> Iterable[Any]:
-    """Return what a model reads of the first items: so many, or all that there are.
+    """Return the model inputs of the first `count` items, or of all if there are fewer.
 
     >>> list(first_inputs(Dataset(iter("abc"), str.upper), 2))
     ['A', 'B']

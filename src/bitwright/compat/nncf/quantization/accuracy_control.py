@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["quantize_with_accuracy_control"]
 
 _ITEM = "__item__"
-_OF_THE_SEARCH_THERE = (
+_SEARCH_PARAMETERS = (
     "max_num_iterations",
     "ranking_subset_size",
     "num_ranking_workers",
@@ -85,7 +85,7 @@ def _tune(given: Mapping[str, Any]) -> onnx.ModelProto:
     options = Options.of(given, given["advanced_quantization_parameters"])
     restorer = given["advanced_accuracy_restorer_parameters"]
     restorer = restorer or AdvancedAccuracyRestorerParameters()
-    for name in _OF_THE_SEARCH_THERE:
+    for name in _SEARCH_PARAMETERS:
         if getattr(restorer, name) != getattr(AdvancedAccuracyRestorerParameters(), name):
             warn_user(
                 f"{name} has no effect: error and cost of each unit are measured once, and a dozen "
@@ -128,7 +128,7 @@ def _warn_of_missed(model: str) -> None:
 
 
 def _numbered(dataset: Dataset) -> list[dict[str, Any]]:
-    """Return what a model reads of each item, with the item's number."""
+    """Return the model inputs of each item, with the number of the item."""
     found = []
     for number, inputs in enumerate(dataset.get_inference_data()):
         if not isinstance(inputs, Mapping):

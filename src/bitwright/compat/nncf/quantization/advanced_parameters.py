@@ -51,7 +51,7 @@ class FP8Type(StrEnum):
 
 
 class GroupSizeFallbackMode(StrEnum):
-    """What becomes of weights whose rows no group divides."""
+    """How weights are treated whose rows are not a multiple of the group size."""
 
     ERROR = "error"
     IGNORE = "ignore"

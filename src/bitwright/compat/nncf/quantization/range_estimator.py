@@ -1,4 +1,4 @@
-"""`nncf.quantization.range_estimator`: what of a tensor's values makes the ends of its range.
+"""`nncf.quantization.range_estimator`: statistics that give the ends of a tensor's range.
 
 The range methods that these stand for are in `ranges.py`.
 """
@@ -18,7 +18,7 @@ __all__ = [
 
 
 class StatisticsType(Enum):
-    """What is taken of the values of one sample."""
+    """The statistic of the values of one sample."""
 
     MAX = "max"
     MIN = "min"
@@ -30,7 +30,7 @@ class StatisticsType(Enum):
 
 
 class AggregatorType(Enum):
-    """What is taken of these numbers of all samples."""
+    """How the statistics of all samples are combined."""
 
     MEAN = "mean"
     MAX = "max"

@@ -24,13 +24,13 @@ _EXTREMES = (StatisticsType.MIN, StatisticsType.MAX, StatisticsType.ABS_MAX)
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a range is of: what it is called, and how it is found where nothing is asked for."""
+    """Activations or weights: the name of the option, and the range estimator by default."""
 
     option: str
     usual: RangeEstimatorParameters
     symmetric: bool
     is_constant: bool = False
-    """Whether there is one sample, of which all aggregators make the same."""
+    """Weights are one sample: all aggregators give the same."""
     per_channel: bool = False
 
 

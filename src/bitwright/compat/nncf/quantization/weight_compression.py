@@ -50,7 +50,7 @@ _NOT_FOR_INT8: dict[str, tuple[Any, ...]] = {
     "group_size": (None, 0, -1),
 }
 """Options that eight bits for all weights leave nothing to, and values that ask for nothing."""
-_OF_OTHER_SEARCHES = (
+_SEARCH_PARAMETERS = (
     "awq_params",
     "scale_estimation_params",
     "group_size_fallback_mode",
@@ -113,7 +113,7 @@ def _compress(given: Mapping[str, Any]) -> onnx.ModelProto:
 
 
 def _weights(given: Mapping[str, Any], advanced: AdvancedCompressionParameters) -> WeightOnly:
-    """Return how weights are stored; what is for other models is refused, or warned of."""
+    """Return how weights are stored; options that have no form here are refused, or warned of."""
     _refuse_unsupported(given, advanced)
     _warn_of_differences(given, advanced)
     bits, symmetric = _MODES[CompressWeightsMode(given["mode"])]
@@ -137,7 +137,7 @@ def _weights(given: Mapping[str, Any], advanced: AdvancedCompressionParameters) 
 
 def _warn_of_differences(given: Mapping[str, Any], advanced: AdvancedCompressionParameters) -> None:
     """Warn of options that do nothing here."""
-    for name in _OF_OTHER_SEARCHES:
+    for name in _SEARCH_PARAMETERS:
         if getattr(advanced, name) != getattr(AdvancedCompressionParameters(), name):
             warn_user(
                 f"{name} of advanced_parameters has no effect: the searches here have steps of "
@@ -153,7 +153,7 @@ def _warn_of_differences(given: Mapping[str, Any], advanced: AdvancedCompression
 
 
 def _refuse_unsupported(given: Mapping[str, Any], advanced: AdvancedCompressionParameters) -> None:
-    """Refuse what is refused there for ONNX models, and floats of eight bits."""
+    """Refuse options that NNCF refuses for ONNX models, and eight-bit floats."""
     mode, backup, form = given["mode"], given["backup_mode"], given["compression_format"]
     if CompressWeightsMode(mode) not in _MODES:
         raise ParameterNotSupportedError(
