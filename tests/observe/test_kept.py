@@ -39,7 +39,7 @@ def test_parts_of_something_else_are_not_there_and_damaged_ones_are_told(tmp_pat
     name = model.graph.input[0].name
     kept = KeptObservations(tmp_path, "this")
     kept.put(0, observe(model, [name], make_samples(model, 2), progress=False))
-    assert 0 in kept and 0 not in KeptObservations(tmp_path, "that") and "0" not in kept
-    next(tmp_path.rglob("*-beside.safetensors")).write_bytes(b"x")
+    assert 0 in kept and 0 not in KeptObservations(tmp_path, "that") and 1 not in kept
+    next(tmp_path.rglob("*.safetensors")).write_bytes(b"x")
     with pytest.raises(DataError, match="is damaged; delete its folder"):
         kept.get(0)

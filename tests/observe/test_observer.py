@@ -86,6 +86,17 @@ def test_at_most_two_sets_of_values_are_alive():
     assert runner.most <= 2
 
 
+def test_values_that_are_no_numbers_are_counted():
+    data = [{"x": np.array([np.nan, np.inf, 1.0], np.float32)}]
+    sketch = observe(Doubling(), ["double"], data).sketches["double"]
+    assert (sketch.nan, sketch.inf, sketch.finite, sketch.count) == (1, 1, 1, 3)
+
+
+def test_a_tensor_that_never_came_has_no_values():
+    seen = observe(Doubling([["double"]]), ["double", "minus"], samples(2))
+    assert seen.sketches["minus"].count == 0
+
+
 def test_no_data_is_an_error_and_no_tensors_is_not():
     with pytest.raises(DataError, match="not a single sample"):
         observe(Doubling(), ["double"], [])

@@ -296,22 +296,30 @@ def open_images(
     def make(number: int) -> tuple[Mapping[str, Any], str | None]:
         first = number * per_sample
         group = images[first : first + per_sample]
-        names = [_name_of(image, first + place) for place, image in enumerate(group)]
-        arrays = [
-            image_to_array(image, spec, transform, name)
-            if is_image(image)
-            else _read_image(Path(image), spec, transform)
-            for image, name in zip(group, names, strict=True)
-        ]
-        if len({array.shape for array in arrays}) > 1:
-            raise _ask_for(
-                f"{names[0]} and {names[-1]} have different sizes and go into one batch",
-                "resize=224x224",
-            )
+        arrays = _read_batch(group, first, spec, transform)
         sample = arrays[0] if unbatched else np.stack(arrays)
         return {spec.name: sample}, None if is_image(group[0]) else Path(group[0]).name
 
     return count, produce, make
+
+
+def _read_batch(
+    images: Sequence[Picture], first: int, spec: InputSpec, transform: Any
+) -> list[Array]:
+    """Return images of one size, the first of them of this number."""
+    names = [_name_of(image, first + place) for place, image in enumerate(images)]
+    arrays = [
+        image_to_array(image, spec, transform, name)
+        if is_image(image)
+        else _read_image(Path(image), spec, transform)
+        for image, name in zip(images, names, strict=True)
+    ]
+    if len({array.shape for array in arrays}) > 1:
+        raise _ask_for(
+            f"{names[0]} and {names[-1]} have different sizes and go into one batch",
+            "resize=224x224",
+        )
+    return arrays
 
 
 def _name_of(image: Picture, number: int) -> str:

@@ -117,6 +117,13 @@ def open_source(
         )
     if source is None:
         raise DataError(f"there is no calibration data; {ACCEPTED}.")
+    return _open_object(source, specs, limit, transform)
+
+
+def _open_object(
+    source: Any, specs: tuple[InputSpec, ...], limit: int | None, transform: Any
+) -> Samples:
+    """Open arrays, a reader, or whatever gives samples or batches one after the other."""
     if isinstance(source, Mapping) and all(hasattr(part, "features") for part in source.values()):
         parts = ", ".join(map(str, source))
         first = next(iter(source), "train")

@@ -21,6 +21,8 @@ from bitwright.graph.editing import (
 
 __all__ = ["PairGraph"]
 
+_STANDARD = ("Add", "Clip", "QuantizeLinear", "QLinearConv", "QLinearMatMul")
+"""What is inserted of the standard domain; all else is of com.microsoft."""
 _EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
@@ -110,9 +112,9 @@ class PairGraph:
         output: str,
         dtype: ir.DataType | None,
         shape: ir.Shape | None = None,
-        domain: str = "",
     ) -> ir.Value:
         """Put a node with one output before another node, and return the output."""
+        domain = "" if op_type in _STANDARD else MICROSOFT
         if domain:
             self.model.opset_imports.setdefault(domain, 1)
         value = ir.Value(
@@ -126,13 +128,9 @@ class PairGraph:
     def substitute(
         self, node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], attributes: Any = ()
     ) -> None:
-        """Replace a node and the QuantizeLinear behind it by one integer op of com.microsoft.
-
-        The standard integer ops, QLinearConv and QLinearMatMul, go to the standard domain.
-        """
+        """Replace a node and the QuantizeLinear behind it by one integer op."""
         (quantizer,) = self.quantizers(node.outputs[0])
         old = quantizer.outputs[0]
-        standard = op_type in ("QLinearConv", "QLinearMatMul")
         value = self.insert(
             node,
             op_type,
@@ -142,7 +140,6 @@ class PairGraph:
             output=f"{self.label(node.outputs[0])}_quantized",
             dtype=old.dtype,
             shape=old.shape,
-            domain="" if standard else MICROSOFT,
         )
         self.join(node, value)
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.emit.qlinear_graph import PairGraph
-from bitwright.emit.quantized import MICROSOFT, Quantized
+from bitwright.emit.quantized import Quantized
 from bitwright.graph.constants import constant_of, input_at
 
 __all__ = ["lower_conv", "lower_gemm", "lower_matmul"]
@@ -114,7 +114,6 @@ def lower_gemm(graph: PairGraph, node: ir.Node) -> str | None:
         output=f"{output.name}_product",
         dtype=_FLOAT,
         shape=output.shape,
-        domain=MICROSOFT,
     )
     if addend is not None and stored is None:
         total = _add(graph, node, total, addend)

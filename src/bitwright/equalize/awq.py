@@ -80,6 +80,17 @@ def awq_scales(
     diagonal = xp.numpy(xp.array(moment, "float64").diagonal())
     roots = np.sqrt(np.maximum(diagonal, 0))
     families = _families(sizes, roots, _range_fractions(parts, format))
+    factors, error = _least_error(families, alphas, measure)
+    ones = np.ones(sizes.size)
+    return ones if error >= _WORTHWHILE * measure(ones) else factors
+
+
+def _least_error(
+    families: Sequence[Callable[[float], F64]],
+    alphas: Sequence[float],
+    measure: Callable[[F64], float],
+) -> tuple[F64, float]:
+    """Return the factors of least error, of all families and strengths, and their error."""
     errors: dict[tuple[int, int], float] = {}
 
     def attempt(family: int, place: int) -> None:
@@ -94,10 +105,7 @@ def awq_scales(
         if 0 <= place < len(alphas):
             attempt(family, place)
     family, best = min(errors, key=errors.__getitem__)
-    ones = np.ones(sizes.size)
-    if errors[family, best] >= _WORTHWHILE * measure(ones):
-        return ones
-    return _around_one(families[family](alphas[best]))
+    return _around_one(families[family](alphas[best])), errors[family, best]
 
 
 def _error_measure(

@@ -85,20 +85,8 @@ def to_message(
     )
     # Below IR 10, values of functions are described behind those of the main graph.
     apart = not model.functions or model.ir_version >= 10
-    found = device_configurations(model)
-    devices: dict[str, Any] = {"device_configurations": found} if found else {}
-    whole = ir.Model(
-        ir.GraphView((), (), nodes=(), **around) if apart else view,  # type: ignore[arg-type]
-        ir_version=model.ir_version,
-        producer_name=model.producer_name,
-        producer_version=model.producer_version,
-        domain=model.domain,
-        model_version=model.model_version,
-        doc_string=model.doc_string,
-        functions=tuple(model.functions.values()),
-        metadata_props=model.metadata_props,
-        **devices,
-    )
+    bare = ir.GraphView((), (), nodes=(), **around)
+    whole = _with_graph(model, bare if apart else view)
     try:
         message = ir.to_proto(whole)
         if apart:
@@ -110,6 +98,24 @@ def to_message(
             raise
         raise own from error
     return message
+
+
+def _with_graph(model: ir.Model, graph: ir.GraphView) -> ir.Model:
+    """Return a model that has everything of another but its graph."""
+    configurations = device_configurations(model)
+    devices: dict[str, Any] = {"device_configurations": configurations} if configurations else {}
+    return ir.Model(
+        graph,  # type: ignore[arg-type]
+        ir_version=model.ir_version,
+        producer_name=model.producer_name,
+        producer_version=model.producer_version,
+        domain=model.domain,
+        model_version=model.model_version,
+        doc_string=model.doc_string,
+        functions=tuple(model.functions.values()),
+        metadata_props=model.metadata_props,
+        **devices,
+    )
 
 
 def value_with_tensor(value: ir.Value, tensor: ir.TensorProtocol | None) -> ir.Value:

@@ -38,19 +38,9 @@ def infer_symbolic_shapes(
     in a Slice, `guess_output_rank` takes unknown ops to keep their first input's rank. What could
     be inferred before a failure is kept; the failure is a ModelError.
     """
-    try:
-        from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
-    except ImportError as error:
-        raise MissingPackageError(
-            "symbolic shape inference needs sympy; install it with "
-            "`pip install 'bitwright[shapes]'`."
-        ) from error
     if opset_of(model) < 7:
         raise ModelError("symbolic shape inference reads opset 7 and above.")
-    inference = SymbolicShapeInference(int_max, auto_merge, guess_output_rank, verbose)
-    for op_type in ("Split", "Squeeze"):
-        known = inference.dispatcher_[op_type]
-        inference.dispatcher_[op_type] = partial(_infer_by_computed_input, inference, known)
+    inference = _open_inference(int_max, auto_merge, guess_output_rank, verbose)
     complete = False
     problem: Exception | None = None
     with _logging_at(verbose):
@@ -75,6 +65,22 @@ def infer_symbolic_shapes(
             "symbolic shape inference is incomplete: some op's output shape is not known; "
             "auto_merge or guess_output_rank may help."
         )
+
+
+def _open_inference(*options: Any) -> Any:
+    """Return the runtime's inference, which here also takes sizes that other nodes compute."""
+    try:
+        from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
+    except ImportError as error:
+        raise MissingPackageError(
+            "symbolic shape inference needs sympy; install it with "
+            "`pip install 'bitwright[shapes]'`."
+        ) from error
+    inference = SymbolicShapeInference(*options)
+    for op_type in ("Split", "Squeeze"):
+        known = inference.dispatcher_[op_type]
+        inference.dispatcher_[op_type] = partial(_infer_by_computed_input, inference, known)
+    return inference
 
 
 def _forget_guessed_ranks(model: ir.Model, inferred: onnx.GraphProto) -> None:

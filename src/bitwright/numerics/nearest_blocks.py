@@ -64,6 +64,20 @@ def pack_nearest(
         matrix = array.T if transposed else array
         blocks = quantize_in_blocks(matrix, format, shrinks=shrinks, xp=xp)
         return pack_nbits(widen(blocks), xp=xp)
+    return _pack_compiled(read, shape, format, shrinks, transposed=transposed, threads=threads)
+
+
+def _pack_compiled(
+    read: RowReader,
+    shape: tuple[int, int],
+    format: BlockFormat,
+    shrinks: Sequence[float],
+    *,
+    transposed: bool,
+    threads: int | None,
+) -> NBitsTensors:
+    """Return a weight that compiled code searches, rounds and packs, some rows at a time."""
+    rows, columns = shape
     form = nbits_form(format, shape)
     search = search_of(format, rows, shrinks)
     length, count = search.length, format.blocks(rows)

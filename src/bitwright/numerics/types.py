@@ -63,8 +63,7 @@ class QType:
         bits: int,
         kind: Literal["int", "float", "shared-exponent"],
         signed: bool,
-        lowest: float,
-        highest: float,
+        ends: tuple[float, float],
         onnx_type: int,
         min_opset: int,
         dtype: npt.DTypeLike,
@@ -73,8 +72,7 @@ class QType:
         self.bits = bits
         self.kind = kind
         self.signed = signed
-        self.lowest = lowest
-        self.highest = highest
+        self.lowest, self.highest = ends
         self.onnx_type = onnx_type
         """The `onnx.TensorProto.DataType` number."""
         self.min_opset = min_opset
@@ -147,18 +145,19 @@ def _integer(name: str, bits: int, signed: bool, onnx_type: int, min_opset: int)
     low = -(1 << (bits - 1)) if signed else 0
     high = (1 << (bits - 1)) - 1 if signed else (1 << bits) - 1
     dtype = f"{'' if signed else 'u'}int{max(bits, 8)}"
-    return QType(name, bits, "int", signed, low, high, onnx_type, min_opset, dtype)
+    return QType(name, bits, "int", signed, (low, high), onnx_type, min_opset, dtype)
 
 
 def _float(
     name: str, bits: int, highest: float, onnx_type: int, min_opset: int, dtype: npt.DTypeLike
 ) -> QType:
-    return QType(name, bits, "float", True, -highest, highest, onnx_type, min_opset, dtype)
+    return QType(name, bits, "float", True, (-highest, highest), onnx_type, min_opset, dtype)
 
 
 def _shared_exponent(name: str, bits: int) -> QType:
     # Each is a set of float32 values: that is how tensors of it are stored and computed with.
-    return QType(name, bits, "shared-exponent", True, -_FLOAT_MAX, _FLOAT_MAX, 1, 0, np.float32)
+    ends = -_FLOAT_MAX, _FLOAT_MAX
+    return QType(name, bits, "shared-exponent", True, ends, 1, 0, np.float32)
 
 
 _FLOAT_MAX = float(np.finfo(np.float32).max)

@@ -1,7 +1,14 @@
 """Observe a model's tensors: one streaming pass over the data, in constant memory."""
 
 from bitwright.observe.kept import KeptObservations
-from bitwright.observe.observer import MEMORY_BUDGET, Detail, Observation, observe
+from bitwright.observe.observer import (
+    MEMORY_BUDGET,
+    Detail,
+    Observation,
+    SketchOptions,
+    fill_sketches,
+    observe,
+)
 from bitwright.observe.sketch import TensorSketch
 from bitwright.observe.store import load_sketches, save_sketches
 from bitwright.support.engines import LOCAL, Engine, LocalEngine, RayEngine, open_engine
@@ -15,7 +22,9 @@ __all__ = [
     "LocalEngine",
     "Observation",
     "RayEngine",
+    "SketchOptions",
     "TensorSketch",
+    "fill_sketches",
     "load_sketches",
     "observe",
     "open_engine",

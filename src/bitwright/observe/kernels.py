@@ -223,7 +223,10 @@ def _from_key(key: int) -> float:
 
 
 def _accumulate_bits(bits: Any, signed: Any, first: Any, second: Any) -> Any:
-    """Compiled body of `accumulate`; extremes come back as order-preserving integers."""
+    """Compiled body of `accumulate`; extremes come back as order-preserving integers.
+
+    One function, because both ways through a block count into the same registers.
+    """
     half, one, shift = np.uint64(0x7FFF), np.uint64(1), np.uint64(16)
     low_key: Any = np.int64(1 << 62)
     high_key: Any = np.int64(-(1 << 62))

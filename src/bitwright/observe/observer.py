@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from operator import or_
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, TypedDict, Unpack, get_args, runtime_checkable
 
 import numpy.typing as npt
 
@@ -18,7 +18,16 @@ from bitwright.observe.sketch import TensorSketch
 from bitwright.support.engines import LOCAL, Engine, KeptParts
 from bitwright.support.progress import Progress, show_progress
 
-__all__ = ["MEMORY_BUDGET", "Detail", "Feeds", "Observation", "Runner", "observe"]
+__all__ = [
+    "MEMORY_BUDGET",
+    "Detail",
+    "Feeds",
+    "Observation",
+    "Runner",
+    "SketchOptions",
+    "fill_sketches",
+    "observe",
+]
 
 Detail = Literal["extremes", "thinned", "histogram"]
 Feeds = Mapping[str, npt.NDArray[Any]]
@@ -68,37 +77,39 @@ class Observation:
         )
 
 
+class SketchOptions(TypedDict, total=False):
+    """What a pass keeps of each tensor besides its extremes."""
+
+    detail: Detail
+    """Nothing more, or the histogram that range methods need: of all values, or of a part of large
+    tensors ("thinned"), which costs little beside running the model."""
+    per_channel: Mapping[str, int] | None
+    """Tensors that also get extremes for each channel, with the channel axis."""
+    per_batch: Mapping[str, Sequence[PositionGrid]] | None
+    """Tensors of which is counted how many samples each power-of-two scale is best for."""
+    means: Mapping[str, int] | None
+    """Tensors that also get the mean of each channel, with the channel axis."""
+
+
 def observe(
     model: Any,
     tensors: Sequence[str],
     samples: Iterable[Feeds],
     *,
-    detail: Detail = "histogram",
-    per_channel: Mapping[str, int] | None = None,
-    per_batch: Mapping[str, Sequence[PositionGrid]] | None = None,
-    means: Mapping[str, int] | None = None,
     memory_budget: int = MEMORY_BUDGET,
     providers: Sequence[str] | None = None,
     progress: Progress = True,
     engine: Engine = LOCAL,
     kept: KeptParts | None = None,
-    sketches: Mapping[str, TensorSketch] | None = None,
+    **options: Unpack[SketchOptions],
 ) -> Observation:
     """Run the model over the samples, once, and sketch the named tensors.
 
-    `model` is a model or a `Runner`. `detail` says what is kept besides extremes: nothing, or
-    the histogram that range methods need, of all values or of a part of large tensors ("thinned"),
-    which costs little beside running the model. `per_channel` names the tensors that also get
-    extremes for each channel, with the channel axis, `per_batch` those of which is counted how many
-    samples each power-of-two scale is best for, and `means` those that also get the mean of each
-    channel, with the channel axis. `memory_budget` bounds the bytes of observed tensors that
+    `model` is a model or a `Runner`. `memory_budget` bounds the bytes of observed tensors that
     are alive at any time: if one sample's do not fit, they are observed in groups, one run for
     each group. `providers` are the runtime's execution providers. `progress` shows a bar on a
     terminal, or calls a function with (done, total). `engine` says where all of it runs; a cluster
-    goes on from the parts that are `kept`. `sketches` are filled in place of new ones, whatever
-    their kind.
-
-    Non-finite values raise nothing here: sketches count them.
+    goes on from the parts that are `kept`. Non-finite values raise nothing here.
 
     >>> import numpy as np
     >>> class Doubler:
@@ -109,38 +120,43 @@ def observe(
     >>> seen.samples, seen.sketches["y"].high, seen.shapes["y"]
     (4, 6.0, (1, 3))
     """
+    detail = options.get("detail", "histogram")
     if detail not in get_args(Detail):
         raise DataError(f"unknown detail {detail!r}.{did_you_mean(detail, get_args(Detail))}")
     if memory_budget <= 0:
         raise DataError(f"the memory budget must be positive, not {memory_budget} bytes.")
+    if not tensors:
+        return Observation()
     if not engine.is_local:
-        if sketches is not None:
-            raise DataError("an engine makes its own sketches; leave out `sketches` or `engine`.")
-        options = {
-            "detail": detail,
-            "per_channel": per_channel,
-            "per_batch": per_batch,
-            "means": means,
-            "memory_budget": memory_budget,
-            "providers": providers,
-        }
-        return _observe_on(engine, model, tensors, samples, options, progress, kept)
-    axes = dict(per_channel or {})
-    if sketches is None:
-        sketches = {
-            name: TensorSketch(
-                histogram=detail != "extremes",
-                channel_axis=axes.get(name),
-                mean_axis=(means or {}).get(name),
-                grids=(per_batch or {}).get(name, ()),
-                most_counted=THINNED if detail == "thinned" else None,
-            )
-            for name in tensors
-        }
-    seen = Observation(sketches=dict(sketches))
-    if not seen.sketches:
-        return seen
+        shared = {**options, "memory_budget": memory_budget, "providers": providers}
+        return _observe_on(engine, model, tensors, samples, shared, progress, kept)
+    sketches = {name: _new_sketch(name, options) for name in tensors}
     runner = as_runner(model, tensors, memory_budget, providers)
+    return fill_sketches(runner, sketches, samples, progress=progress)
+
+
+def _new_sketch(name: str, options: SketchOptions) -> TensorSketch:
+    detail = options.get("detail", "histogram")
+    return TensorSketch(
+        histogram=detail != "extremes",
+        channel_axis=(options.get("per_channel") or {}).get(name),
+        mean_axis=(options.get("means") or {}).get(name),
+        grids=(options.get("per_batch") or {}).get(name, ()),
+        most_counted=THINNED if detail == "thinned" else None,
+    )
+
+
+def fill_sketches(
+    runner: Runner,
+    sketches: Mapping[str, TensorSketch],
+    samples: Iterable[Feeds],
+    *,
+    progress: Progress = True,
+) -> Observation:
+    """Update sketches, whatever their kind, with what the model computes for the samples."""
+    seen = Observation(sketches=dict(sketches))
+    if not sketches:
+        return seen
     total = len(samples) if isinstance(samples, Sized) else getattr(samples, "len_hint", None)
     # One set of tensors is sketched in a thread while the next is computed: the sketch loops and
     # ONNX Runtime both release the interpreter lock. Never more than two sets are in memory. After
@@ -175,8 +191,6 @@ def _observe_on(
     kept: KeptParts | None,
 ) -> Observation:
     """Observe shards of the samples on a cluster, and merge what was seen of them."""
-    if not tensors:
-        return Observation()
     total = len(samples) if isinstance(samples, Sized) else getattr(samples, "len_hint", None)
     with (
         engine.open(_shard_observer, carry_model(model), list(tensors), options) as workers,

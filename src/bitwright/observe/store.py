@@ -15,8 +15,9 @@ from bitwright.errors import DataError
 from bitwright.observe import kernels
 from bitwright.observe.sketch import SketchState, TensorSketch
 from bitwright.support.files import check_regular_file, write_file
+from bitwright.support.store import read_part, to_bytes
 
-__all__ = ["load_sketches", "save_sketches"]
+__all__ = ["from_arrays", "load_sketches", "save_sketches", "to_arrays"]
 
 _FORMAT = "bitwright-sketches"
 _VERSION = "3"
@@ -53,25 +54,9 @@ def save_sketches(
     >>> load_sketches(file, fingerprint="model A")["x"].high
     2.0
     """
-    from safetensors.numpy import save
-
-    entries: list[_Entry] = []
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    for index, (name, sketch) in enumerate(sketches.items()):
-        state = sketch.state()
-        scalars = {field: getattr(state, field) for field in _SCALARS}
-        if state.low > state.high:  # nothing was seen, and JSON has no infinity
-            scalars |= {"low": None, "high": None}
-        entries.append(_Entry(name=name, **scalars))
-        for part in _ARRAYS:
-            arrays[f"{index}.{part}"] = np.ascontiguousarray(getattr(state, part))
-    header = {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "fingerprint": fingerprint,
-        "sketches": msgspec.json.encode(entries).decode(),
-    }
-    write_file(Path(path), _in_order(save(arrays, metadata=header)))
+    arrays, notes = to_arrays(sketches)
+    content = to_bytes(arrays, {**notes, "fingerprint": fingerprint})
+    write_file(Path(path), _in_order(content))
 
 
 def _in_order(content: bytes) -> bytes:
@@ -85,26 +70,44 @@ def _in_order(content: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + content[8 + length :]
 
 
+def to_arrays(
+    sketches: Mapping[str, TensorSketch],
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
+    """Return the arrays of sketches, and what else there is to note of them."""
+    entries: list[_Entry] = []
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for index, (name, sketch) in enumerate(sketches.items()):
+        state = sketch.state()
+        scalars = {field: getattr(state, field) for field in _SCALARS}
+        if state.low > state.high:  # nothing was seen, and JSON has no infinity
+            scalars |= {"low": None, "high": None}
+        entries.append(_Entry(name=name, **scalars))
+        for part in _ARRAYS:
+            arrays[f"{index}.{part}"] = getattr(state, part)
+    told = msgspec.json.encode(entries).decode()
+    return arrays, {"format": _FORMAT, "version": _VERSION, "sketches": told}
+
+
+def from_arrays(arrays: Mapping[str, Any], notes: Mapping[str, str]) -> dict[str, TensorSketch]:
+    """Return the sketches that arrays and notes hold; ValueError where they contradict."""
+    entries = msgspec.json.decode(notes["sketches"], type=list[_Entry])
+    return {
+        entry.name: TensorSketch.from_state(_state(arrays, index, entry))
+        for index, entry in enumerate(entries)
+    }
+
+
 def load_sketches(
     path: str | os.PathLike[str], *, fingerprint: str | None = None
 ) -> dict[str, TensorSketch]:
     """Read sketches back; a file of another model, or a cut-off one, is refused."""
-    from safetensors import SafetensorError, safe_open
-
     where = f"the sketch file {os.fspath(path)!r}"
     check_regular_file(Path(path), DataError)
     try:
-        with safe_open(os.fspath(path), framework="numpy") as file:
-            header = file.metadata() or {}
-            _check_header(header, fingerprint, where)
-            entries = msgspec.json.decode(header["sketches"], type=list[_Entry])
-            return {
-                entry.name: TensorSketch.from_state(_state(file, index, entry))
-                for index, entry in enumerate(entries)
-            }
-    except OSError as error:
-        raise DataError(f"cannot read {where}: {error.strerror or error}.") from error
-    except (SafetensorError, msgspec.MsgspecError, KeyError, ValueError) as error:
+        arrays, notes = read_part(Path(path))
+        _check_header(notes, fingerprint, where)
+        return from_arrays(arrays, notes)
+    except (msgspec.MsgspecError, KeyError, ValueError) as error:
         raise DataError(
             f"{where} is damaged or cut off ({error}); delete it and observe again."
         ) from error
@@ -124,8 +127,8 @@ def _check_header(header: Mapping[str, str], fingerprint: str | None, where: str
         )
 
 
-def _state(file: Any, index: int, entry: _Entry) -> SketchState:
-    arrays = {part: file.get_tensor(f"{index}.{part}") for part in _ARRAYS}
+def _state(stored: Mapping[str, Any], index: int, entry: _Entry) -> SketchState:
+    arrays = {part: stored[f"{index}.{part}"] for part in _ARRAYS}
     bins, counts, batches, channels, votes, sums = arrays.values()
     finite = entry.count - entry.nan - entry.inf
     consistent = (

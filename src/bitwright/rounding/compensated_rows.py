@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -78,10 +78,11 @@ def _round_compiled(
 ) -> tuple[Any, Any, Any]:
     """Return what `_round` does, up to the order in which it adds."""
     codes, changes = np.empty_like(target), np.empty_like(target)
-    loop, arrays = compiled(_round_loop), (target, work, within, scales, zeros, codes, changes)
+    loop = compiled(_round_loop)
+    arrays = _Rows(target, work, within, scales, zeros, codes, changes)
     rows, columns = target.shape
     map_rows(
-        lambda start, stop: loop(*arrays, np.float32(highest), start, stop, _LANES),
+        lambda start, stop: loop(arrays, np.float32(highest), start, stop, _LANES),
         columns,
         rows**2 // _PAIRS,
         unit=_LANES,
@@ -89,20 +90,21 @@ def _round_compiled(
     return codes, changes, target
 
 
-def _round_loop(
-    target: Any,
-    work: Any,
-    within: Any,
-    scales: Any,
-    zeros: Any,
-    codes: Any,
-    changes: Any,
-    highest: Any,
-    start: int,
-    stop: int,
-    lanes: int,
-) -> None:
+class _Rows(NamedTuple):
+    """What rows are rounded from, and into: see `row_rounder`."""
+
+    target: Any
+    work: Any
+    within: Any
+    scales: Any
+    zeros: Any
+    codes: Any
+    changes: Any
+
+
+def _round_loop(arrays: _Rows, highest: Any, start: int, stop: int, lanes: int) -> None:
     """Compiled body of `_round_compiled`: columns from `start` to `stop`."""
+    target, work, within, scales, zeros, codes, changes = arrays
     rows = target.shape[0]
     nothing = np.float32(0)
     tile = np.empty((rows, lanes), np.float32)

@@ -8,6 +8,7 @@ scale (coordinate descent, as QuantEase does for codes: K. Behdin et al. 2023, a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,15 +52,7 @@ def refine(
     work = xp.array(weights)
     format = blocks.format
     rows = work.shape[0]
-    matrix = xp.array(hessian)
-    if tuple(matrix.shape) != (rows, rows) or blocks.shape != tuple(work.shape):
-        raise DataError(
-            f"the weight {tuple(work.shape)}, its codes {blocks.shape} and the Hessian "
-            f"{tuple(matrix.shape)} do not belong together."
-        )
-    matrix = xp.copy(matrix)
-    ends = np.arange(rows)
-    matrix[ends, ends] += damping * float(matrix.diagonal().sum()) / rows
+    matrix = _damped(xp.array(hessian), work, blocks, damping, xp)
     length = format.length(rows)
     scales = xp.copy(xp.array(blocks.scales))
     zeros = blocks.zero_points
@@ -69,11 +62,7 @@ def refine(
     # What one unit of change in each row adds to half of the error's slope there.
     slope = matrix @ change
 
-    def improve(change: Any, steps: Any, slope: Any, own: Any, scale: Any, zero: Any) -> Any:
-        if codes:
-            _descend(change, steps, slope, own, scale, zero, format, xp)
-        return change, steps, slope, _refit(change, steps, slope, own, scale, format, xp)
-
+    improve: Any = partial(_improve, codes=codes, format=format, xp=xp)
     if length <= _MAX_CAPTURED:
         improve = xp.captured(("refine", format, codes), improve)
     for _ in range(rounds):
@@ -82,12 +71,8 @@ def refine(
             here = slice(start, stop)
             before = xp.copy(change[here])
             change[here], steps[here], slope[here], scales[place] = improve(
-                change[here],
-                steps[here],
-                slope[here],
-                matrix[here, here],
-                scales[place],
-                offsets[place],
+                *(change[here], steps[here], slope[here]),
+                *(matrix[here, here], scales[place], offsets[place]),
             )
             moved = change[here] - before
             # The rows of the block itself have been kept up to date.
@@ -95,6 +80,29 @@ def refine(
             slope[stop:] += matrix[stop:, here] @ moved
     found = xp.codes(xp.rint(steps + format.per_weight(offsets, rows)))
     return collect(found, BlockScales(scales, offsets), format, xp)
+
+
+def _improve(
+    change: Any, steps: Any, slope: Any, own: Any, scale: Any, zero: Any, *, codes: bool, **how: Any
+) -> tuple[Any, Any, Any, Any]:
+    """Return a block's changes, steps and slope with its best codes, if asked for, and scale."""
+    if codes:
+        _descend(change, steps, slope, own, scale, zero, **how)
+    return change, steps, slope, _refit(change, steps, slope, own, scale, **how)
+
+
+def _damped(matrix: Any, work: Any, blocks: QuantizedBlocks, damping: float, xp: Arrays) -> Any:
+    """Return a second moment that fits the weight, with a share of its mean diagonal added."""
+    rows = work.shape[0]
+    if tuple(matrix.shape) != (rows, rows) or blocks.shape != tuple(work.shape):
+        raise DataError(
+            f"the weight {tuple(work.shape)}, its codes {blocks.shape} and the Hessian "
+            f"{tuple(matrix.shape)} do not belong together."
+        )
+    matrix = xp.copy(matrix)
+    ends = np.arange(rows)
+    matrix[ends, ends] += damping * float(matrix.diagonal().sum()) / rows
+    return matrix
 
 
 def _descend(

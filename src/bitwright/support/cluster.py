@@ -265,6 +265,14 @@ def merge_parts(merge: Callable[[Any, Any], Any], *parts: Any) -> Any:
     return merged
 
 
+def merge_tree(merge: Callable[[Any, Any], Any], parts: list[Any]) -> Any:
+    """Merge neighbours, and theirs: a long list is not copied for each of its parts."""
+    while len(parts) > 1:
+        pairs = zip(parts[::2], [*parts[1::2], None], strict=False)
+        parts = [one if other is None else merge(one, other) for one, other in pairs]
+    return parts[0] if parts else None
+
+
 @dataclass(slots=True, eq=False)
 class _Group:
     """Neighbouring items; their results are merged on the cluster if there are several."""
@@ -393,11 +401,7 @@ class ClusterWorkers(Closing):
             group.unfinished -= 1
             if not group.unfinished:
                 merges.append(_Task(group, None))
-        merged = [parts[number] for number in range(len(parts))]
-        while len(merged) > 1:  # a tree, too: a long list is not copied for each of its parts
-            pairs = zip(merged[::2], [*merged[1::2], None], strict=False)
-            merged = [one if other is None else merge(one, other) for one, other in pairs]
-        return merged[0] if merged else None
+        return merge_tree(merge, [parts[number] for number in range(len(parts))])
 
     def close(self) -> None:
         """Nothing is left behind: what runs ends with the results that it was asked for."""

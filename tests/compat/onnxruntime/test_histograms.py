@@ -10,8 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 from bitwright.compat.onnxruntime.histograms import EqualBins, MagnitudeBins, Magnitudes
 from bitwright.errors import DataError
-from bitwright.observe import TensorSketch, observe
-from bitwright.support.engines import RayEngine
+from bitwright.observe import TensorSketch, fill_sketches
 
 arrays = hnp.arrays(np.float32, st.integers(1, 60), elements=st.floats(-100, 100, width=32))
 few_bins = st.sampled_from([4, 7, 128, 255])
@@ -76,7 +75,7 @@ def test_they_do_not_merge():
             sketch | TensorSketch.of([1.0])
 
 
-def test_observe_fills_the_sketches_it_is_given():
+def test_a_pass_fills_the_sketches_it_is_given():
     class Doubler:
         def groups(self, feeds):
             return [("y",)]
@@ -86,10 +85,8 @@ def test_observe_fills_the_sketches_it_is_given():
 
     samples = [{"x": np.arange(1.0, 4.0, dtype=np.float32)}] * 2
     sizes = Magnitudes(histogram=False)
-    seen = observe(Doubler(), ["y"], samples, sketches={"y": sizes})
+    seen = fill_sketches(Doubler(), {"y": sizes}, samples)
     assert seen.sketches["y"] is sizes and (sizes.low, sizes.high) == (2.0, 6.0)
     bins = EqualBins(2, sizes.high)
-    observe(Doubler(), ["y"], samples, sketches={"y": bins})
+    fill_sketches(Doubler(), {"y": bins}, samples)
     assert bins.hist.tolist() == [6, 0]
-    with pytest.raises(DataError, match="makes its own sketches"):
-        observe(Doubler(), ["y"], samples, sketches={"y": bins}, engine=RayEngine())

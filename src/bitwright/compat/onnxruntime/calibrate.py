@@ -44,7 +44,7 @@ from bitwright.compat.options import ignore_unknown
 from bitwright.data import cache_samples
 from bitwright.decide.ranges.statistics import moments
 from bitwright.errors import DataError, RecipeError, did_you_mean
-from bitwright.observe import TensorSketch
+from bitwright.observe import TensorSketch, fill_sketches
 
 __all__ = [
     "CalibraterBase",
@@ -237,13 +237,13 @@ class HistogramCalibrater(CalibraterBase, _HistogramMethod):
         """Count the values of each tensor; the bins of earlier calls are kept, and extended."""
         samples = cache_samples(self._open(data_reader))
         reach = {name: Magnitudes(histogram=False) for name in self._tensors()}
-        self._seen.samples += self._observe(samples, sketches=reach).samples
+        self._seen.samples += fill_sketches(self._open_runner(), reach, samples).samples
         for name, sizes in reach.items():
             if sizes.finite and name in self._bins:
                 self._bins[name].widen(sizes.high)
             elif sizes.finite:
                 self._bins[name] = self._bins_for(sizes, self._dtype(name))
-        self._observe(samples, sketches=self._bins)
+        fill_sketches(self._open_runner(), self._bins, samples)
 
     def compute_data(self) -> TensorsData:
         """Return the range of each tensor, with its histogram."""

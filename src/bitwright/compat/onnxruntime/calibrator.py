@@ -16,7 +16,7 @@ from bitwright.compat.onnxruntime.errors import InvalidDataError, raises_builtin
 from bitwright.compat.onnxruntime.tensors_data import TensorsData
 from bitwright.data import Samples, open_data
 from bitwright.jobs.opening import input_specs
-from bitwright.observe import MEMORY_BUDGET, Observation, observe
+from bitwright.observe import MEMORY_BUDGET, Observation, SketchOptions, observe
 from bitwright.run import SessionRunner, open_session
 
 __all__ = ["CalibraterBase", "calibrated_tensors"]
@@ -127,10 +127,14 @@ class CalibraterBase:
     def _open(self, data_reader: Any) -> Samples:
         return open_data(data_reader, input_specs(self._model))
 
-    def _observe(self, samples: Samples, **options: Any) -> Observation:
+    def _observe(self, samples: Samples, per_channel: dict[str, int] | None = None) -> Observation:
+        options: SketchOptions = {"detail": "extremes", "per_channel": per_channel}
+        return observe(self._open_runner(), self._tensors(), samples, **options)
+
+    def _open_runner(self) -> Any:
         if self._runner is None:
             self.create_inference_session()
-        return observe(self._runner, self._tensors(), samples, detail="extremes", **options)
+        return self._runner
 
     def _need_data(self) -> None:
         # Without a tensor to calibrate nothing is run, and there are no ranges to miss.

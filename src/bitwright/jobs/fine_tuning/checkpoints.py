@@ -5,15 +5,13 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from bitwright.errors import DataError
 from bitwright.jobs.fine_tuning.segment import Learned, SegmentReport
-from bitwright.rounding.store import JobFolder
-from bitwright.support.files import write_file
+from bitwright.support.store import PartStore
 
 __all__ = ["Checkpoints"]
 
 
-class Checkpoints(JobFolder):
+class Checkpoints(PartStore):
     """A folder with a file for each finished segment; one without a path vanishes when closed.
 
     >>> with Checkpoints() as store:
@@ -22,6 +20,8 @@ class Checkpoints(JobFolder):
     (True, 'conv')
     """
 
+    remedy = "is no finished segment; delete it to learn that segment again."
+
     @staticmethod
     def segment_name(index: int, first: str) -> str:
         """Return what a segment is kept under: its place, and the name of its first node."""
@@ -29,32 +29,24 @@ class Checkpoints(JobFolder):
 
     def put(self, name: str, learned: Learned) -> None:
         """Keep a segment: all of it, or nothing."""
-        from safetensors.numpy import save
-
         tensors = {f"constant {key}": array for key, array in learned.constants.items()}
         tensors |= {f"scale {key}": array for key, array in learned.scales.items()}
         tensors |= {
             f"activation {key}": np.asarray(scale)
             for key, scale in learned.activation_scales.items()
         }
-        report = msgspec.json.encode(learned.report).decode()
-        write_file(self.path(name), save(tensors, metadata={"report": report}))
+        self.write(name, tensors, {"report": msgspec.json.encode(learned.report).decode()})
 
     def get(self, name: str) -> Learned:
         """Return a segment, read from its file."""
-        from safetensors import SafetensorError, safe_open
-
-        path = self.path(name)
+        arrays, notes = self.read(name)
         found: dict[str, dict[str, object]] = {"constant": {}, "scale": {}, "activation": {}}
         try:
-            with safe_open(path, framework="numpy") as file:
-                report = msgspec.json.decode(file.metadata()["report"], type=SegmentReport)
-                for key in file.keys():  # noqa: SIM118
-                    kind, _, tensor = key.partition(" ")
-                    found[kind][tensor] = file.get_tensor(key)
-        except (SafetensorError, msgspec.DecodeError, KeyError, TypeError) as error:
-            raise DataError(
-                f"{str(path)!r} is no finished segment; delete it to learn that segment again."
-            ) from error
+            report = msgspec.json.decode(notes["report"], type=SegmentReport)
+            for key, array in arrays.items():
+                kind, _, tensor = key.partition(" ")
+                found[kind][tensor] = array
+        except (msgspec.DecodeError, KeyError) as error:
+            raise self.damaged(name) from error
         activations = {key: float(scale) for key, scale in found["activation"].items()}  # type: ignore[arg-type]
         return Learned(report, found["constant"], found["scale"], activations)  # type: ignore[arg-type]
