@@ -10,8 +10,10 @@ import bitwright
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(bitwright.__file__).parent
 TO_ADD = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## To add")[2]
-FILE = re.compile(r"(?:\w+/)*\w+\.(?:pyi?|md|txt|toml)")
+FILE = re.compile(r"(?:\w+/)*[\w-]+\.(?:pyi?|md|txt|toml|yml)")
 CHANGES = re.findall(r"^\*\*(.+?)\*\*(.+?)(?=^\*\*|\Z)", TO_ADD, re.MULTILINE | re.DOTALL)
+
+MOST_FILES = {"a weight-only method that learns": 6, "a rule of hardware": 1}
 
 
 def quoted(text):
@@ -36,8 +38,8 @@ def test_every_file_that_is_named_exists():
 
 
 @pytest.mark.parametrize(("change", "text"), CHANGES, ids=[change for change, _ in CHANGES])
-def test_a_change_takes_three_files_at_most_and_each_holds_what_is_said_of_it(change, text):
-    assert 1 <= len(rows(text)) <= 3
+def test_a_change_takes_few_files_and_each_holds_what_is_said_of_it(change, text):
+    assert 1 <= len(rows(text)) <= MOST_FILES.get(change, 3)
     for row in rows(text):
         files = [name for name in quoted(row) if FILE.fullmatch(name)]
         assert files, row
@@ -46,5 +48,5 @@ def test_a_change_takes_three_files_at_most_and_each_holds_what_is_said_of_it(ch
         assert [name for name in names if not re.search(rf"\b{name}\b", code)] == []
 
 
-def test_there_are_eleven_changes():
-    assert len(CHANGES) == 11
+def test_there_are_sixteen_changes():
+    assert len(CHANGES) == 16
