@@ -64,6 +64,14 @@ SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
 }
 
 
+NEGATED: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.GtE,
+    ast.LtE: ast.Gt,
+    ast.Gt: ast.LtE,
+    ast.GtE: ast.Lt,
+}
+
+
 class Mutant(NamedTuple):
     """One small change: a range of a file's bytes, and what stands there instead."""
 
@@ -87,7 +95,10 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
     """Yield what may stand in the place of a node; `Pass` for a statement that is dropped."""
     match node:
         case ast.Compare(left, [operator], [right]) if type(operator) in SWAPPED:
-            yield ast.Compare(left, [SWAPPED[type(operator)]()], [right])  # type: ignore[list-item]
+            # A tuned constant that is one off is as good.
+            tuned = any(re.search(r"\b_?[A-Z]{2,}", ast.unparse(side)) for side in (left, right))
+            swapped = SWAPPED | NEGATED if tuned else SWAPPED
+            yield ast.Compare(left, [swapped[type(operator)]()], [right])  # type: ignore[list-item]
         case ast.BinOp(left, operator, right) if type(operator) in SWAPPED:
             # Strings and lists are joined by +, types by |: neither is arithmetic.
             if not any(isinstance(side, ast.JoinedStr | ast.List) for side in (left, right)):
