@@ -4,9 +4,10 @@ import json
 
 import pytest
 
+from bitwright import load_recipe
 from bitwright.errors import RecipeError
 from bitwright.plan import QuantPlan
-from bitwright.recipe import AdaRound, Emulation, Placement, Recipe, load_recipe, named_recipe
+from bitwright.recipe import AdaRound, Emulation, Placement, Recipe, named_recipe
 from bitwright.recipe.emulate import MOVED, moved_from, with_new_places
 
 
