@@ -1,4 +1,4 @@
-"""Integer coverage: products that ONNX Runtime really computes in integers, and what they weigh.
+"""Integer coverage: products that ONNX Runtime really computes in integers, in multiply-adds.
 
 Read from the graph that the runtime makes of a model at its default level: a Conv between Q/DQ
 pairs is an integer product only where it became a QLinearConv there.

@@ -115,20 +115,7 @@ def inspect_model(model: ir.Model) -> Inspection:
     ({'Relu': 1}, ['x: float[n,3]'], False)
     """
     nodes = list(model.graph.all_nodes())
-    constants = [
-        value.const_value
-        for graph in model.graphs()
-        for value in graph.initializers.values()
-        if value.const_value is not None
-    ]
-    weights: dict[str, dict[str, int]] = {}
-    for tensor in constants:
-        row = weights.setdefault(
-            tensor.dtype.name.lower(), {"tensors": 0, "elements": 0, "bytes": 0}
-        )
-        row["tensors"] += 1
-        row["elements"] += tensor.size
-        row["bytes"] += tensor.nbytes
+    weights = _weights(model)
     dequantizers = [node for node in nodes if node.op_type in _DEQUANTIZING]
     ops = Counter(node.op_type for node in nodes)
     decided = _decisions(model)
@@ -155,6 +142,22 @@ def inspect_model(model: ir.Model) -> Inspection:
         scales=_ranked(Counter(_granularity(node) for node in dequantizers)),
         metadata=dict(model.metadata_props),
     )
+
+
+def _weights(model: ir.Model) -> dict[str, dict[str, int]]:
+    """Return element type -> number of initializers, of their elements and of their bytes."""
+    weights: dict[str, dict[str, int]] = {}
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if tensor is None:
+                continue
+            empty = {"tensors": 0, "elements": 0, "bytes": 0}
+            row = weights.setdefault(tensor.dtype.name.lower(), empty)
+            row["tensors"] += 1
+            row["elements"] += tensor.size
+            row["bytes"] += tensor.nbytes
+    return weights
 
 
 def _ranked(counter: Counter[str]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Items of any source of data as samples: paired with the inputs of a model by name."""
+"""Items of any data source as samples: matched with the model's inputs by name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def name_item(
     transform: Any = None,
     loader: bool = False,
 ) -> Mapping[str, Any]:
-    """Pair what a source gave for one sample with the model's inputs; labels are left out.
+    """Match one item of a source with the model's inputs; labels are left out.
 
     A function `transform` is given the item first. Images become arrays, and what has all but the
     batch dimension gets it, where the model takes one sample at a time.

@@ -1,4 +1,4 @@
-"""Samples to evaluate with: what the model reads, and beside it labels that only a metric reads."""
+"""Evaluation samples: model inputs, plus labels for the metric."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LABEL_LINES = (".txt", ".csv")
 
 
 class ArrayStore:
-    """Sets of named arrays, at hand in any order; what memory has no room for is on disk.
+    """Random-access store of named arrays, in memory up to a limit and on disk beyond it.
 
     >>> store = ArrayStore(memory_budget=0)
     >>> store.append({"y": np.ones(2)})
@@ -77,7 +77,7 @@ class ArrayStore:
 
 
 class LabelledSamples(Sequence[dict[str, Any]]):
-    """Samples with their labels, in any order.
+    """Random access to samples and their labels.
 
     >>> spec = InputSpec("x", np.dtype("float32"), (1, 2))
     >>> given = {"x": np.zeros((3, 2), np.float32), "label": np.arange(3)}
@@ -126,7 +126,7 @@ def open_labelled(
     transform: Transform = None,
     memory_budget: int = 512 << 20,
 ) -> LabelledSamples:
-    """Read samples with what else they hold; `labels` has one label for each, in their order.
+    """Read samples and the arrays beside their inputs; `labels` has one label per sample, in order.
 
     Whatever a sample has beside the model's inputs is handed to the metric under its name: more
     keys of a dict, more arrays of a `.npz` file, and of a DataLoader's tuple the element behind the
@@ -170,7 +170,7 @@ def _numbered(
 def _items(
     source: Any, specs: tuple[InputSpec, ...], transform: Transform
 ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Yield what the model reads, and what comes with it."""
+    """Yield (inputs of the model, everything else) of each sample."""
     names = [spec.name for spec in specs]
     if isinstance(source, Mapping):
         arrays = {str(name): as_array(value) for name, value in source.items()}
@@ -283,7 +283,7 @@ def read_labels(labels: Any) -> Sequence[Any]:
 
 
 def fingerprint_data(source: Any) -> str | None:
-    """Return what tells data apart without running it; None where only reading it would.
+    """Return a hash that identifies data without reading all of it; None where that is impossible.
 
     Files are known by their names, sizes and times, arrays by their bytes.
     """

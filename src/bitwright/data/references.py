@@ -1,4 +1,4 @@
-"""Samples that are named and not sent: workers of a cluster read them from shared storage."""
+"""References to samples on shared storage: workers of a cluster read them there themselves."""
 
 from __future__ import annotations
 

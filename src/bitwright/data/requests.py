@@ -1,4 +1,4 @@
-"""The one door to calibration data: `open_data` takes everything that the verbs take."""
+"""`open_data`: calibration data from everything that the verbs accept."""
 
 from __future__ import annotations
 

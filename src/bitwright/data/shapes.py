@@ -1,4 +1,4 @@
-"""Shapes that are given for a model's inputs: whole ones, or sizes of open dimensions by name."""
+"""User-given shapes of model inputs: whole shapes, or sizes of open dimensions by name."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def _items_of(source: Any) -> Iterable[Any]:
 
 
 def _shuffles(loader: Any) -> bool:
-    """Whether a loader gives its samples in another order every time."""
+    """Whether a loader shuffles its samples at each pass."""
     sampler = getattr(loader, "sampler", None)
     return sampler is not None and type(sampler).__name__ != "SequentialSampler"
 

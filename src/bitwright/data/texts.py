@@ -253,11 +253,11 @@ class _Window(NamedTuple):
 
     tokens: Array
     symbols: Mapping[str, int]
-    """Those that were given."""
+    """Sizes of open dimensions that the user gave."""
     heads: _Heads
-    """Those that the model's configuration has."""
+    """Heads of the cache, from the model's configuration."""
     done: int = 0
-    """Tokens before these, of which the cache knows."""
+    """Number of earlier tokens, which are in the cache."""
 
     @property
     def batch(self) -> int:

@@ -1,4 +1,4 @@
-"""High-bias absorption: what a channel always has above zero moves into the bias of the next layer.
+"""High-bias absorption: the part of a bias that is never rectified moves into the next layer.
 
 M. Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction" (2019,
 arXiv:1906.04721), section 4.1.3: for a ReLU f, f(W1 x + b1 - c) = f(W1 x + b1) - c wherever
@@ -43,7 +43,7 @@ class Channels(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AbsorptionPoint:
-    """Two layers with a rectifier between, the first of which may give of its bias."""
+    """Two layers with a rectifier between them: bias can move from the first to the second."""
 
     link: Link
     axis: int
@@ -83,7 +83,7 @@ def find_absorption_points(
 def absorption_for(
     points: Mapping[str, AbsorptionPoint], sketches: Mapping[str, Channels]
 ) -> dict[str, Smoothing]:
-    """Return what each point gives away: what its channels always have above zero."""
+    """Return the bias that moves at each point: the minimum of each channel above zero."""
     found = {}
     for tensor, point in points.items():
         sketch = sketches.get(tensor)

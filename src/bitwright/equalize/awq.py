@@ -1,4 +1,4 @@
-"""AWQ: scale up the rows of a weight that large inputs meet, so that rounding costs them less.
+"""AWQ: scale up the weight rows of channels with large inputs, which lowers their rounding error.
 
 J. Lin et al., "AWQ" (2024, arXiv:2306.00978). Channel k of a layer's input is divided by s[k] and
 row k of its weight multiplied by it: the same product, but another grid. The factors are powers of
@@ -33,9 +33,9 @@ F64 = npt.NDArray[np.float64]
 
 _SMALLEST = 1e-4
 ALPHAS = tuple(step / 20 for step in range(21))
-"""Powers of the inputs' magnitudes that are tried."""
+"""Exponents of the input magnitudes that are tried."""
 CLIPPED = (1.0, 0.9, 0.8, 0.7, 0.6)
-"""Parts of a block's range by which a scaling is judged that `awq_clip` will follow."""
+"""Clipping ratios with which a scaling is scored where `awq_clip` follows."""
 
 # Smaller gains on the calibration data hardly carry over to other data, and where the division
 # finds no place in the model it costs a node.

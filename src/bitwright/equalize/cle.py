@@ -92,7 +92,7 @@ def _links_of(step: _Step) -> tuple[Link, ...]:
 
 @dataclass(slots=True, eq=False)
 class _Sized:
-    """A layer with the factors found so far; its weight is multiplied by them once, at the end.
+    """A layer and its factors so far; the weight is multiplied by them once, at the end.
 
     A factor of an output and one of an input concern a whole kernel, so that sweeps need no more
     of a weight than the largest magnitude in each kernel.
@@ -147,7 +147,7 @@ class _Sized:
 
 @dataclass(frozen=True, slots=True)
 class _Sweeper:
-    """Goes through all pairs and triples of layers, and equalizes each."""
+    """Equalizes all pairs and triples of layers, sweep by sweep."""
 
     steps: list[_Step]
     layers: dict[Layer, _Sized]

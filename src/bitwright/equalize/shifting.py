@@ -1,4 +1,4 @@
-"""Shift the channels of a tensor, so that each lies around zero: the function stays the same.
+"""Shift the channels of a tensor to be centred on zero, and correct its readers for it.
 
 X. Wei et al., "Outlier Suppression+" (2023, arXiv:2304.09145), section 3.1: the outliers of
 transformers often lie on one side. A product x W + b is (x - z) W + (b + z W): what is subtracted

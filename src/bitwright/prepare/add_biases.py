@@ -1,4 +1,4 @@
-"""Give each layer a bias of its own (zero where it had none), so that it can be corrected."""
+"""Add a zero bias to each linear layer that has none, for bias correction to change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["give_biases"]
 
 
 def give_biases(model: ir.Model) -> PassResult:
-    """Add what is missing to Conv, ConvTranspose and Gemm of the main graph; return how many.
+    """Add a zero bias to each Conv, ConvTranspose and Gemm of the main graph that has none.
 
     A bias that other nodes read too is copied, also one that an Add puts on top of a MatMul; one
     number for all channels of a Gemm is repeated. A MatMul gets none: that would take a node more.

@@ -1,4 +1,4 @@
-"""Write a batch norm that folds into nothing as a convolution, for hardware that has only those.
+"""Rewrite batch norms that fold into no other node as depthwise convolutions.
 
 f (x - mean) + beta, with f = gamma / sqrt(variance + epsilon), is a depthwise convolution with a
 kernel of one: its weights are f, its bias is beta - f mean.

@@ -1,4 +1,4 @@
-"""Write a Clip from 0 as a Relu, which hardware fuses and equalization passes through.
+"""Rewrite a Clip with lower bound 0 as a Relu, which hardware fuses and equalization passes.
 
 Only the lower end is kept. Where the Clip had an upper one, larger values now go on: what is
 observed afterwards includes them, and the quantizer saturates where the range chosen for them ends.

@@ -1,4 +1,4 @@
-"""Drop `count_include_pad` of average pools without pads, where it says nothing.
+"""Drop `count_include_pad` of average pools without pads, where it has no effect.
 
 ONNX Runtime's integer kernel takes it for the places behind the edge, too, which `ceil_mode` lets a
 window reach: it divides by the whole window, and its float kernel by what lies inside. PyTorch

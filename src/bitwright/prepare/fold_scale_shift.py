@@ -207,7 +207,7 @@ def _spread_ahead(constant: Array, value: ir.Value, linear: Linear) -> Array | N
 
 
 _MARKS = {"Add": ("Erf", "Tanh"), "Div": ("Sqrt",)}
-"""What a factor of a GELU or a norm is computed from; `1 / sqrt(...)` is how PyTorch's rsqrt comes
+"""Operators in the factor of a GELU or a norm; `1 / sqrt(...)` is how PyTorch's rsqrt comes
 from TorchScript."""
 
 

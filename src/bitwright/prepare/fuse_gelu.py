@@ -1,4 +1,4 @@
-"""Put the pieces of a Gelu together.
+"""Fuse the nodes that a Gelu is exported as.
 
 Exporters write x / 2 (1 + erf(x / sqrt(2))) (Hendrycks and Gimpel 2016, arXiv:1606.08415) as five
 nodes, each of which would be quantized, in an order of their own.
@@ -30,7 +30,7 @@ _MICROSOFT = "com.microsoft"
 
 
 def fuse_gelu(model: ir.Model) -> PassResult:
-    """Replace the pieces of every Gelu by one node, whatever their order; return how many.
+    """Replace the nodes of every Gelu by one, whatever the order of operands; return how many.
 
     The last tensor keeps its name. Nodes stay where a tensor in between has other readers.
 

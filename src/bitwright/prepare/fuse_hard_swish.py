@@ -1,4 +1,4 @@
-"""Write hard sigmoid and hard swish with the operator that ONNX has for them.
+"""Fuse the nodes that HardSigmoid and HardSwish are exported as.
 
 Exporters spell out h(x) = clip(x + 3, 0, 6) / 6 and x h(x) (Howard et al. 2019, arXiv:1905.02244,
 section 5.2) as three or four nodes, each of which would be quantized. h is

@@ -1,4 +1,4 @@
-"""Put the pieces of an instance norm together to the one operator that ONNX has for it.
+"""Fuse the nodes that an instance norm is exported as into InstanceNormalization.
 
 InstanceNormalization computes gamma (x - m) / sqrt(v + epsilon) + beta, with the mean m and the
 variance v over all positions of a channel (Ulyanov et al. 2016, arXiv:1607.08022). Exporters spell
@@ -42,7 +42,7 @@ class _Root(NamedTuple):
 
 
 def fuse_instance_norm(model: ir.Model) -> PassResult:
-    """Replace the pieces of every instance norm, in any order of operands; return how many.
+    """Replace the nodes of every instance norm, in any order of operands; return how many.
 
     Means are GlobalAveragePool or ReduceMean over all dimensions behind the second. The last tensor
     keeps its name. Nodes stay where a tensor in between has other readers.

@@ -1,4 +1,4 @@
-"""Put the pieces of an L2 norm together to LpNormalization.
+"""Fuse the nodes that an L2 norm is exported as into LpNormalization.
 
 Exporters write x / |x| as x / max(sqrt(sum(x^2)), epsilon), with the guard against zero in one of
 several places. LpNormalization in ONNX Runtime returns zeros for zeros without a guard, so only
@@ -31,18 +31,18 @@ from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
 __all__ = ["fuse_l2_norm"]
 
 _SHORTEST = 1e-5
-"""Lengths that a guard may change: far below what a layer computes."""
+"""Largest epsilon of a guard against division by zero: far below what a layer computes."""
 
 
 class _Length(NamedTuple):
     x: ir.Value
     axis: int
     guard: float
-    """The shortest length that comes out as it is."""
+    """Epsilon: the shortest length that the guard leaves as it is."""
 
 
 def fuse_l2_norm(model: ir.Model) -> PassResult:
-    """Replace the pieces of every L2 norm over one axis, in any order of operands; return how many.
+    """Replace the nodes of every L2 norm over one axis, in any order of operands; return how many.
 
     The last tensor keeps its name. Nodes stay where a tensor in between has other readers; a guard
     that is too large to be dropped is in the notes.

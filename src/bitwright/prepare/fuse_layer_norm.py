@@ -1,4 +1,4 @@
-"""Put the pieces of a layer norm together to the one operator that ONNX has since opset 17.
+"""Fuse the nodes that a layer norm is exported as into LayerNormalization (opset 17).
 
 LayerNormalization computes gamma (x - m) / sqrt(v + epsilon) + beta, with the mean m and the
 variance v over the last axis (Ba et al. 2016, arXiv:1607.06450). Exporters for older opsets spell
@@ -42,7 +42,7 @@ class _Norm(NamedTuple):
 
 
 def fuse_layer_norm(model: ir.Model) -> PassResult:
-    """Replace the pieces of every layer norm over the last axis; return how many.
+    """Replace the nodes of every layer norm over the last axis; return how many.
 
     The last tensor keeps its name. Nodes stay where a tensor in between has other readers, and in
     models below opset 17.

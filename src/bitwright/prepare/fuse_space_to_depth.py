@@ -1,4 +1,4 @@
-"""Put the Reshape and Transpose nodes together that a SpaceToDepth is exported as.
+"""Fuse the Reshape and Transpose nodes that a SpaceToDepth is exported as.
 
 Blocks of s x s pixels become channels: (N, C, H, W) is cut into (N, C, H/s, s, W/s, s), the two s
 are moved before the channels, and what is left is (N, s s C, H/s, W/s). Detection models spell it

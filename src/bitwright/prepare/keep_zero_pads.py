@@ -1,4 +1,4 @@
-"""Keep the zeros of a Pad out of the max pool behind it.
+"""Keep ONNX Runtime from fusing a Pad of zeros into the max pool behind it.
 
 ONNX Runtime makes one node of both, whose pads are lower than any number, not zero: where all that
 a window sees is negative, that is another maximum. It does so once the pads are constant and
@@ -19,7 +19,7 @@ __all__ = ["keep_zero_pads"]
 
 
 def keep_zero_pads(model: ir.Model) -> PassResult:
-    """Let each MaxPool say so that a Pad's zeros may come to once folded; return how many.
+    """Write explicit zero pads on each MaxPool that a Pad could be fused into; return how many.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
     >>> keep_zero_pads(ir.Model(graph, ir_version=10)).changed

@@ -1,4 +1,4 @@
-"""Spell what reads a Shape as the optimizer knows it, for the time that it folds constants.
+"""Fold sizes of partly known shapes: reads of a Shape in the form that the optimizer folds.
 
 Of a shape with an open batch, it takes sizes that are known by a Gather with a list of indices and
 a written axis alone. TorchScript writes a Gather with one index, and slices; so pads that pictures

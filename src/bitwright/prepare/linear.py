@@ -1,4 +1,4 @@
-"""What linear nodes, y = W x + b, absorb: a scale and a shift before or behind them.
+"""Absorb a constant scale and shift into the linear node (y = W x + b) before or behind it.
 
 Behind the node, f y + s is linear again with the weights f W and the bias f b + s (Jacob et al.
 2018, arXiv:1712.05877, equation 14, has it for batch norms). Before it, W (f x + s) + b has the

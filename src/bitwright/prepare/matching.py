@@ -1,4 +1,4 @@
-"""Match the nodes of a larger operation: their neighbours, their constants, and what is matched."""
+"""Match the nodes that an operation is exported as: steps to neighbours, reads of constants."""
 
 from __future__ import annotations
 

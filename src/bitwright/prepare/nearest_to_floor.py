@@ -1,4 +1,4 @@
-"""Write the nearest mode of a Resize as floor, where that takes the same values.
+"""Set `nearest_mode` of Resize to floor where that picks the same values.
 
 Enlarged by a whole factor s, output i is input floor(i / s): half_pixel with either rounding says
 the same as asymmetric with floor, since (i + 1/2) / s - 1/2 is less than half a step from it.

@@ -1,4 +1,4 @@
-"""Make an instance norm of a batch norm in training mode whose batch is one.
+"""Rewrite BatchNormalization in training mode with a batch of one as InstanceNormalization.
 
 That is how exporters write weights which a model standardizes whenever it runs (timm's StdConv).
 The statistics are those of each channel, as in an instance norm, which folds like any other

@@ -1,4 +1,4 @@
-"""Give a max pool the pads of a Pad with the lowest number before it.
+"""Fold a Pad with minus infinity into the pads of the max pool behind it.
 
 A max pool takes what lies behind the edge for lower than any number, so one node computes both.
 Left alone, such a Pad (timm writes it for pictures padded as TensorFlow does) has no range.

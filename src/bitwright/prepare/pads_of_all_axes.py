@@ -1,4 +1,4 @@
-"""Write the pads of all axes of a Pad that names some, for hardware which knows no axes there."""
+"""Rewrite a Pad with an `axes` input as one with pads of all axes, for hardware without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of a pass: it changes a model in place and returns how often, and what it left.
+"""The contract of a pass: it changes a model in place and returns counts of changes and notes.
 
 `Builder` adds what replaces a node right before it, so that a graph stays sorted.
 """

@@ -1,4 +1,4 @@
-"""Write constant indices of a Gather from the front, for hardware that does not count backwards."""
+"""Rewrite negative constant indices of Gather as positive ones, for hardware without them."""
 
 from __future__ import annotations
 

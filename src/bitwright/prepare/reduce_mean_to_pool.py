@@ -1,4 +1,4 @@
-"""Write a mean over height and width as the GlobalAveragePool that hardware knows."""
+"""Rewrite a ReduceMean over height and width as GlobalAveragePool."""
 
 from __future__ import annotations
 

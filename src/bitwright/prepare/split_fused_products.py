@@ -1,4 +1,4 @@
-"""Take the product out of FusedMatMul and Attention, so that its weight can be stored in blocks.
+"""Split FusedMatMul and Attention into MatMul and the rest, to store its weight in blocks.
 
 Both are ONNX Runtime's own, of the domain com.microsoft, and have no n-bit form:
 

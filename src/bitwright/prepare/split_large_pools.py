@@ -1,4 +1,4 @@
-"""Split a global average over more values than hardware can add up into two pools.
+"""Split a global average over more values than hardware can sum into two pools.
 
 The mean of the means of equal windows is the mean of all: an AveragePool of d_h x d_w goes before
 the GlobalAveragePool, with d the largest divisor of a side that is not above its square root.

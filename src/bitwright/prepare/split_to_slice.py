@@ -1,4 +1,4 @@
-"""Write a Split as one Slice for each of its outputs, for hardware without Split."""
+"""Rewrite a Split as one Slice for each output, for hardware without Split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write hard swish and swish as products, of which hardware knows both factors.
+"""Rewrite HardSwish and Swish as x times (hard) sigmoid of x.
 
 HardSwish(x) = x max(0, min(1, x / 6 + 1 / 2)) is x times the HardSigmoid with alpha 1/6, and
 Swish(x) = x / (1 + exp(-alpha x)) is x times a Sigmoid.

@@ -1,4 +1,4 @@
-"""Quantization-aware training: take the Q/DQ pairs out of a model, and keep the trained scales.
+"""Quantization-aware training: remove the Q/DQ pairs of a model, and keep the trained scales.
 
 Activations lose their pairs, and each reader remembers through which scale it read. Weights come
 out as the values they had behind their pair: on their grid, so that rounding them again under the
@@ -55,7 +55,7 @@ _RESHAPING = op_types(lambda op: op.reshapes)
 
 @dataclass(slots=True)
 class Trained:
-    """Through which scale each input of each node reads, and each graph output is read."""
+    """The scale through which each node input, and each graph output, is read."""
 
     reads: dict[Use, Parameters] = field(default_factory=dict)
     results: dict[str, Parameters] = field(default_factory=dict)

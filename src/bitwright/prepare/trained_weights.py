@@ -45,7 +45,7 @@ def move_values(node: ir.Node, array: Array) -> Array | None:
 def move_axis(
     node: ir.Node, before: tuple[int, ...], behind: tuple[int, ...], parameters: Parameters
 ) -> int | None:
-    """Return where the channels are after the move; None where they are nowhere any more."""
+    """Return the channel axis after the move; None where there is no such axis any more."""
     axis = parameters.axis
     if axis is None or parameters.block_size:
         return None

@@ -1,4 +1,4 @@
-"""Compute in float32 what a model computes in float16, or stores in bfloat16.
+"""Convert the float16 and bfloat16 tensors of a model to float32.
 
 ONNX Runtime's integer kernels take float32 scales only: it fuses a Q/DQ pair with a float16 scale
 into one of them and then refuses the model. A float16 scale is also too coarse for 16-bit types.

@@ -1,4 +1,4 @@
-"""Write out the attributes of convolutions that ONNX lets a model leave out.
+"""Write out the default attributes of convolutions that a model leaves out.
 
 The NPU's compiler reads kernel_shape, strides, pads, dilations and group from the node and knows no
 defaults for them.

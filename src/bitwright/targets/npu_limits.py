@@ -1,4 +1,4 @@
-"""What the NPU's shifters allow of fixed-point positions: inequalities, read from a target's file.
+"""Limits of the NPU's shifters: inequalities of fixed-point positions, from a target's file.
 
 A tensor at position p has the scale 2**-p. The NPU moves integers from one position to another by
 shifting, and its shifters have so many bits and no more. Every limit is a bound on a sum of

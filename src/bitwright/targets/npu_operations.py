@@ -1,4 +1,4 @@
-"""What the NPU computes as one operation: a node, the pad before it, the activation behind it."""
+"""Fused operations of the NPU: a node, the pad before it, the activation behind it."""
 
 from __future__ import annotations
 

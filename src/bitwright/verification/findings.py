@@ -39,9 +39,9 @@ class Finding:
     """What is there, and what is allowed instead; empty where the message says it as one."""
     allowed: str = ""
     consequence: Consequence | None = None
-    """What becomes of it on the target."""
+    """What becomes of the model on the target."""
     source: str = ""
-    """Who says so."""
+    """Where the rule is documented: a manual, a source file, an issue."""
 
     def __str__(self) -> str:
         return f"{self.node or 'model'}: {self.rule}: {self.message}"

@@ -1,4 +1,4 @@
-"""Models with int8 quantizers under the rule of the CPU that this machine is not.
+"""Models with int8 quantizers as ONNX Runtime opens them on the other kind of CPU.
 
 ONNX Runtime has kernels for int8 activations on Arm. On x86 it turns them into uint8 when it loads
 a model, and refuses some that Arm takes (onnxruntime issue 25526). A session entry sets the rule,

@@ -1,4 +1,4 @@
-"""What stays on a target where some of its rules are broken, and the partitions of that."""
+"""Nodes that stay on a target where some of its rules are broken, and their partitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_TENSORS = frozenset({"eight_bits", "per_tensor", "power_of_two"})
 
 
 def find_residence(view: TargetView, findings: Sequence[Finding]) -> Residence:
-    """Return what stays on a target where these findings are all that speaks against it.
+    """Return how much of a model stays on a target, given all findings against it.
 
     A model that is refused has nothing there. Nodes of a finding that they leave are elsewhere, so
     is all behind an input that is not taken; nodes that are computed in float stay, but not as
@@ -79,7 +79,7 @@ def _gone(view: TargetView, findings: Sequence[Finding]) -> set[str]:
 
 
 def count_partitions(nodes: Sequence[ir.Node], resident: Container[int]) -> int:
-    """Return in how many pieces the nodes on a target run, with those beside it between them.
+    """Return the number of partitions: connected groups of nodes on a target that run at a time.
 
     What is not among the nodes counts as a wire. Each piece has to be entered and left once: what
     an operator outside separates lies in another one.

@@ -1,4 +1,4 @@
-"""Float weights that ONNX Runtime stores in 8 bits, with scales of its own.
+"""Float weights that ONNX Runtime quantizes to 8 bits by itself when it loads a model.
 
 One of its passes, WeightBiasQuantization, takes a node between quantized activations for one whose
 weights were forgotten. It rounds the float32 weights of Conv, ConvTranspose and Gemm, also of a
@@ -30,7 +30,7 @@ _MAX_NAMES = 3
 KEEP_FLOAT = (
     "open sessions with the entry optimization.disable_specified_optimizers=WeightBiasQuantization"
 )
-"""How to keep the runtime from it, whoever made the model."""
+"""Session option that keeps the runtime from quantizing float weights."""
 
 
 def find_rounded(optimized: OptimizedModel) -> list[str]:

@@ -1,4 +1,4 @@
-"""Results of timing language models: tokens in a second, of the prompt and behind it."""
+"""Results of timing language models: prefill and decoding tokens per second."""
 
 from __future__ import annotations
 

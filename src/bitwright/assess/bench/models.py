@@ -1,4 +1,4 @@
-"""Models to be timed: where they lie, what they are called; the options of timing."""
+"""Models to time: their files and names; checks of the timing options."""
 
 from __future__ import annotations
 

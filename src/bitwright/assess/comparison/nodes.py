@@ -1,4 +1,4 @@
-"""Nodes of a quantized model with the errors of the tensors that they make; weights with theirs."""
+"""Errors of nodes, by the tensors that they write, and of weights."""
 
 from __future__ import annotations
 
@@ -39,32 +39,23 @@ def describe_nodes(
     places: dict[ir.Node, int] = {}
 
     def add(node: ir.Node, cut: Cut | None, depth: int, unmeasured: str | None) -> None:
-        name, op, output = node.name or "", float_op_type(node), node.outputs[0].name or ""
-        if cut is not None:
-            output = cut.name
-            name, op = name_unit(cut)
-        tensor = None if cut is None else tensors.get(output)
-        measures = {} if tensor is None else asdict(tensor)
-        measures.pop("name", None)
-        planned = None if plan is None else plan.nodes.get(name)
-        quantized = units.graph.works_on_integers(node) if planned is None else planned.quantized
         as_one = () if cut is None else _as_one(cut)
         for member in (*as_one, node):
             places.setdefault(member, len(rows))
-        rows.append(
-            NodeComparison(
-                name,
-                op,
-                len(rows),
-                depth,
-                "quantized" if quantized else "float",
-                None if planned is None else planned.reason,
-                output,
-                **measures,
-                nodes=tuple(n.name or "" for n in as_one),
-                unmeasured=unmeasured,
-            )
-        )
+        name, op, output = node.name or "", float_op_type(node), node.outputs[0].name or ""
+        measures: dict[str, Any] = {}
+        if cut is not None:
+            output = cut.name
+            name, op = name_unit(cut)
+            measures = asdict(tensors[output]) if output in tensors else {}
+            measures.pop("name", None)
+        planned = None if plan is None else plan.nodes.get(name)
+        quantized = units.graph.works_on_integers(node) if planned is None else planned.quantized
+        action = "quantized" if quantized else "float"
+        reason = None if planned is None else planned.reason
+        members = tuple(n.name or "" for n in as_one)
+        more = {**measures, "nodes": members, "unmeasured": unmeasured}
+        rows.append(NodeComparison(name, op, len(rows), depth, action, reason, output, **more))
 
     for node in units.quantized.graph:
         cut = mains.get(node)

@@ -1,4 +1,4 @@
-"""What an output holds (class scores, an embedding, numbers), which decides how it is judged."""
+"""Kinds of outputs (class scores, embeddings, numbers), which decide how errors are measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces of outputs: what a Concat at the end of the graph puts side by side in one tensor."""
+"""Pieces of outputs: the tensors that a Concat at the end of the graph joins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The front of a tuning run as the report shows it: costs, drops with intervals, what changed."""
+"""Pareto front of a tuning run for the report: costs, drops with intervals, changed nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Histograms of few bins, packed into two letters a bin: a report holds thousands of them."""
+"""Histograms with few bins, encoded as two letters per bin: a report holds thousands."""
 
 from __future__ import annotations
 

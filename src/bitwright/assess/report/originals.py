@@ -1,4 +1,4 @@
-"""Nodes of the given file that each row of a comparison stands for, by the tensors they make."""
+"""Match rows of a comparison with nodes of the original file, by the tensors they write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums, and products with a number for each vector, which pass a rotation on; lengths."""
+"""Rotation through sums, products with one factor per vector, squares, norms and means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that move values: rotated vectors, or the blocks that they consist of, stay whole."""
+"""Rotation through operators that move values: reshapes, transposes, splits, slices, concats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Norms: a rotation passes them if the products behind them take over their gains."""
+"""Rotation through norms, whose gains are folded into the products behind them."""
 
 from __future__ import annotations
 

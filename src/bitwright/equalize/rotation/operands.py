@@ -1,4 +1,4 @@
-"""What is known of the tensors around products and attention: widths, constants, values."""
+"""Operands of products and attention: widths, constant matrices, where the values are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products and attention: where a rotation starts and ends, and how values pass it on."""
+"""Rotation at products and attention, where it starts and ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tensors are rotated when one is, and which constants make up for it: one rule per operator.
+"""Rules of rotation, one per operator: which tensors rotate together, which constants undo it.
 
 A tensor is rotated when the vectors along its last axis, or the blocks that they are made of, are
 multiplied with one orthogonal matrix R. Operators that work along other axes, add, or multiply with

@@ -1,4 +1,4 @@
-"""What follows from the rotation of one tensor, as it is found from node to node."""
+"""The trace of a rotation: tensors, constants and caches that change with one rotated tensor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Fold:
 
 @dataclass(slots=True, eq=False)
 class Tracing:
-    """What follows from the rotation of one tensor."""
+    """Tensors, constants and caches that change with one rotated tensor."""
 
     block: int
     """The size of what is rotated: the last axis of each tensor is made of such blocks."""

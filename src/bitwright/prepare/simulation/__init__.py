@@ -1,4 +1,4 @@
-"""Simulate the NPU: operators become what it computes in their place, in operators of ONNX.
+"""Simulate the NPU: rewrite operators to compute what it computes, in operators of ONNX.
 
 The quantized model then computes on a CPU what the hardware will, and ranges are observed on it.
 """
