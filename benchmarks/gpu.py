@@ -26,7 +26,7 @@ VOCABULARY = 32000
 HEAD = 64
 STAGES = {
     "read float weights": ("jobs.weight_only.layers", "PlannedWeight", "read_on"),
-    "run layers": ("run.layerwise", "LayerwiseRun", "_run_piece"),
+    "run layers": ("run.layerwise", "LayerwiseRun", "_run_part"),
     "second moments": ("numerics.second_moment", "SecondMoment", "update"),
     "factor Hessians": ("jobs.weight_only.rounding", "factor_hessian"),
     "choose grids": ("rounding.gptq", "fit_block_scales"),

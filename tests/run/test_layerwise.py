@@ -78,7 +78,7 @@ def test_only_what_is_still_needed_is_kept():
             assert run.spool.names() == (("x",) if layer == 0 else (f"s{layer - 1}",))
 
 
-def test_pieces_and_whole_agree_with_the_runtime_on_the_last_stop():
+def test_parts_and_whole_agree_with_the_runtime_on_the_last_stop():
     model, data = chain(), samples(1)
     with LayerwiseRun(model, ["mm3"], data) as run:
         (row,) = (next(inputs.values("s2")) for inputs in run)

@@ -1,4 +1,4 @@
-"""Cutting a model into pieces: run one after the other they compute what the whole does."""
+"""Cutting a model into parts: run one after the other they compute what the whole does."""
 
 import numpy as np
 import onnx_ir as ir
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bitwright.errors import ModelError
 from bitwright.graph import infer_shapes, load_model
-from bitwright.run import cut_model, extract_piece, open_session, run_session
+from bitwright.run import cut_model, extract_part, open_session, run_session
 
 TEXT = """
 <ir_version: 10, opset_import: ["" : 21]>
@@ -37,45 +37,44 @@ def whole() -> ir.Model:
     return parse(TEXT)
 
 
-def run_in_pieces(model, starts, feeds):
+def run_in_parts(model, starts, feeds):
     known = dict(feeds)
-    for piece in cut_model(model, starts):
-        part = extract_piece(model, piece)
-        session = open_session(part)
-        known.update(run_session(session, {name: known[name] for name in piece.inputs}))
+    for part in cut_model(model, starts):
+        session = open_session(extract_part(model, part))
+        known.update(run_session(session, {name: known[name] for name in part.inputs}))
     return known
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.sets(st.sampled_from(["first", "act", "gate", "second", "sum", "third", "last"])))
-def test_pieces_compute_what_the_whole_model_does(starts):
+def test_parts_compute_what_the_whole_model_does(starts):
     model = whole()
     feeds = {
         "x": np.array([[1, -2, 3, 4]], np.float32),
         "mask": np.array([[1, 0, 2, 1]], np.float32),
     }
     wanted = run_session(open_session(model), feeds)
-    found = run_in_pieces(model, starts, feeds)
+    found = run_in_parts(model, starts, feeds)
     for name, array in wanted.items():
         np.testing.assert_array_equal(found[name], array)
 
 
-def test_a_piece_takes_only_what_it_reads_and_gives_only_what_others_read():
-    pieces = cut_model(whole(), ["second", "third"])
-    assert [(p.first, p.inputs, p.outputs) for p in pieces] == [
+def test_a_part_takes_only_what_it_reads_and_gives_only_what_others_read():
+    parts = cut_model(whole(), ["second", "third"])
+    assert [(p.first, p.inputs, p.outputs) for p in parts] == [
         ("first", ("x", "mask"), ("h1", "g")),
         ("second", ("g", "x"), ("s",)),
         ("third", ("s", "h1"), ("y",)),
     ]
 
 
-def test_a_piece_can_have_other_weights_than_the_model():
+def test_a_part_can_have_other_weights_than_the_model():
     model = whole()
-    piece = cut_model(model, ["second", "third"])[1]
+    part = cut_model(model, ["second", "third"])[1]
     zeros = ir.tensor(np.zeros((4, 4), np.float32), name="w2")
-    part = extract_piece(model, piece, {"w2": zeros, "w1": zeros})
+    own = extract_part(model, part, {"w2": zeros, "w1": zeros})
     x = np.ones((1, 4), np.float32)
-    np.testing.assert_array_equal(run_session(open_session(part), {"g": x, "x": 3 * x})["s"], 3 * x)
+    np.testing.assert_array_equal(run_session(open_session(own), {"g": x, "x": 3 * x})["s"], 3 * x)
     assert model.graph.initializers["w2"].const_value.numpy().any()
 
 
@@ -92,10 +91,10 @@ def test_what_a_body_reads_from_outside_passes_the_border():
     }
     """
     model = parse(text)
-    pieces = cut_model(model, ["choice"])
-    assert set(pieces[1].inputs) == {"c", "a", "x"}
+    parts = cut_model(model, ["choice"])
+    assert set(parts[1].inputs) == {"c", "a", "x"}
     feeds = {"x": np.array([1, 2], np.float32), "c": np.array(True)}
-    np.testing.assert_array_equal(run_in_pieces(model, ["choice"], feeds)["y"], [2, 4])
+    np.testing.assert_array_equal(run_in_parts(model, ["choice"], feeds)["y"], [2, 4])
 
 
 def test_an_unknown_node_is_refused_with_a_suggestion():
@@ -103,12 +102,12 @@ def test_an_unknown_node_is_refused_with_a_suggestion():
         cut_model(whole(), ["secnd"])
 
 
-def test_a_wrong_size_in_the_file_does_not_keep_a_piece_from_running():
+def test_a_wrong_size_in_the_file_does_not_keep_a_part_from_running():
     model = whole()
     hidden = next(node for node in model.graph if node.name == "act").outputs[0]
     hidden.shape = ir.Shape([1, 8])
     feeds = {"x": np.ones((1, 4), np.float32), "mask": np.ones((1, 4), np.float32)}
-    assert run_in_pieces(model, ["first", "gate"], feeds)["y"].shape == (1, 4)
+    assert run_in_parts(model, ["first", "gate"], feeds)["y"].shape == (1, 4)
 
 
 def test_sequences_are_made_again_where_they_are_read():
@@ -127,12 +126,12 @@ def test_sequences_are_made_again_where_they_are_read():
     graph = ir.Graph([x], [y], nodes=nodes, opset_imports={"": 17}, name="g")
     model = ir.Model(graph, ir_version=8)
     infer_shapes(model)
-    pieces = cut_model(model, ["add", "join"])
-    assert [piece.inputs for piece in pieces] == [("x",), ("x",), ("double", "x")]
+    parts = cut_model(model, ["add", "join"])
+    assert [part.inputs for part in parts] == [("x",), ("x",), ("double", "x")]
     sample = np.array([[1.0, 2.0]], np.float32)
     values = {"x": sample}
-    for piece in pieces:
-        if piece.outputs:
-            session = open_session(extract_piece(model, piece))
-            values.update(run_session(session, {name: values[name] for name in piece.inputs}))
+    for part in parts:
+        if part.outputs:
+            session = open_session(extract_part(model, part))
+            values.update(run_session(session, {name: values[name] for name in part.inputs}))
     np.testing.assert_array_equal(values["y"], np.concatenate([sample, 2 * sample]))

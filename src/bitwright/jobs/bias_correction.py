@@ -42,7 +42,7 @@ from bitwright.rounding.bias_correction import (
     multiply_channels,
 )
 from bitwright.rounding.output_correction import OutputMoments, by_channel, squared_error
-from bitwright.run import LayerInputs, LayerwiseRun, Spool, open_piece, run_side_by_side
+from bitwright.run import LayerInputs, LayerwiseRun, Spool, open_path, run_side_by_side
 from bitwright.support.wording import counted
 
 __all__ = ["MAX_PLACES", "MIN_SAMPLES", "SAMPLES", "TEST_SAMPLES", "correct_biases"]
@@ -355,7 +355,7 @@ class _Correction:
         self, model: ir.Model, layer: BiasedLayer, source: str, result: str, weights: Weights
     ) -> Function:
         given = layer.source.type
-        return open_piece(
+        return open_path(
             model, source, result, weights, assumed_type=given, providers=self._providers
         )
 

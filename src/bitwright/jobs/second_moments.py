@@ -70,7 +70,7 @@ def round_by_second_moments(
         names,
         islice(split, SAMPLES),
         providers=prepared.providers,
-        pieces=cut_model(model, names),
+        parts=cut_model(model, names),
     ) as run:
         for name, constant in constants.items():
             run.put_weight(name, constant.stored(plan.parameters(constant.key)))

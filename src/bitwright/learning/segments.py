@@ -11,7 +11,7 @@ import onnx_ir as ir
 from bitwright.decide.ops import op_types
 from bitwright.graph import opset_of
 from bitwright.recipe import FineTuning
-from bitwright.run import Piece, cut_model
+from bitwright.run import Part, cut_model
 
 __all__ = ["Segment", "find_segments", "segments_to_learn"]
 
@@ -150,9 +150,9 @@ class _Flow:
     ) -> None:
         self._nodes = nodes
         names = [node.name or "" for node in nodes]
-        # A piece for each node also knows what the bodies of If and Loop read.
-        pieces: list[Piece] = cut_model(model, names)
-        self._reads = [piece.inputs for piece in pieces]
+        # A part for each node also knows what the bodies of If and Loop read.
+        parts: list[Part] = cut_model(model, names)
+        self._reads = [part.inputs for part in parts]
         self._graph_outputs = {value.name for value in model.graph.outputs}
         self._consumers: dict[str, list[int]] = {}
         for index, read in enumerate(self._reads):

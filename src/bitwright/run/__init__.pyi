@@ -1,13 +1,18 @@
 """The names of this package and where each is defined."""
 
+from .chain import OpenPart as OpenPart
+from .chain import PartChain as PartChain
+from .chain import PartModel as PartModel
 from .layerwise import LayerInputs as LayerInputs
 from .layerwise import LayerwiseRun as LayerwiseRun
 from .layerwise import run_side_by_side as run_side_by_side
 from .opset_upgrade import upgrade_opset as upgrade_opset
-from .part import Piece as Piece
+from .part import Extractor as Extractor
+from .part import Part as Part
 from .part import cut_model as cut_model
-from .part import extract_piece as extract_piece
-from .part import open_piece as open_piece
+from .part import extract_part as extract_part
+from .part import open_path as open_path
+from .part_runner import PartRunner as PartRunner
 from .session import Level as Level
 from .session import open_session as open_session
 from .session import run_session as run_session

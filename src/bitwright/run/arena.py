@@ -1,6 +1,6 @@
 """Memory that sessions of the runtime share, so that none asks the system for fresh pages.
 
-A model that is run piece by piece gives large arrays that live until the next piece has read them.
+A model that is run part by part gives large arrays that live until the next part has read them.
 With memory of their own, every one of them is made of pages that the system has to clear first: an
 eighth of the time of such a run. From one arena they take what others have given back.
 """

@@ -22,13 +22,13 @@ import onnx_ir as ir
 
 from bitwright.errors import DataError
 from bitwright.run.arena import give_back_memory
-from bitwright.run.part import Extractor, Piece, cut_model
+from bitwright.run.part import Extractor, Part, cut_model
 from bitwright.run.session import open_session, run_session
 from bitwright.run.spool import SharedRow, Spool
 from bitwright.support.files import Closing
 from bitwright.support.threads import count_cores, default_threads
 
-__all__ = ["LayerInputs", "LayerwiseRun", "Pieces", "run_side_by_side"]
+__all__ = ["LayerInputs", "LayerwiseRun", "PartOpener", "run_side_by_side"]
 
 Array = npt.NDArray[Any]
 Samples = Iterable[Mapping[str, Array]]
@@ -37,8 +37,8 @@ SPOOL_MEMORY = 1 << 28
 """Bytes of tensors between layers that are kept in memory; the rest is on disk."""
 
 
-class Pieces(Protocol):
-    """Runs pieces of a model in another way than as sessions, and keeps what is between them."""
+class PartOpener(Protocol):
+    """Runs parts of a model in another way than as sessions, and keeps what is between them."""
 
     def make_spool(self) -> Any:
         """Return what has the methods of a `Spool`."""
@@ -68,10 +68,10 @@ class LayerInputs:
         return tensor in self._run.spool.names()
 
     def run(
-        self, piece: Piece, weights: Mapping[str, ir.TensorProtocol]
+        self, part: Part, weights: Mapping[str, ir.TensorProtocol]
     ) -> Iterator[Mapping[str, Any]]:
-        """Yield what a piece that reads tensors alive here makes of them, sample by sample."""
-        return self._run.run_piece(piece, weights)
+        """Yield what a part that reads tensors alive here makes of them, sample by sample."""
+        return self._run.run_part(part, weights)
 
     def rows(self, tensors: Iterable[str]) -> dict[str, Iterator[Array]]:
         """Return what tensors hold, each sample by sample."""
@@ -82,7 +82,7 @@ class LayerInputs:
         return self._run.spool.share(tensor, file)
 
     def put_weight(self, name: str, array: Array | ir.TensorProtocol) -> None:
-        """Use these numbers for a weight from here on; a tensor is read when a piece runs."""
+        """Use these numbers for a weight from here on; a tensor is read when a part runs."""
         self._run.put_weight(name, array)
 
     def put_model(self, model: ir.Model) -> None:
@@ -98,8 +98,8 @@ class LayerwiseRun(Closing):
         layers: names of nodes of the main graph.
         samples: what is fed; read once.
         folder: where the spool lies, the system's temporary folder if not given.
-        pieces: where to cut, if not as this model is: the pieces of another with the same tensors.
-        engine: what runs the pieces that it can; others are sessions, as all are without it.
+        parts: where to cut, if not as this model is: the parts of another with the same tensors.
+        engine: what runs the parts that it can; others are sessions, as all are without it.
     """
 
     def __init__(
@@ -110,11 +110,11 @@ class LayerwiseRun(Closing):
         *,
         providers: Sequence[str] | None = None,
         folder: str | Path | None = None,
-        pieces: Sequence[Piece] | None = None,
-        engine: Pieces | None = None,
+        parts: Sequence[Part] | None = None,
+        engine: PartOpener | None = None,
     ) -> None:
         self._extractor, self._engine = Extractor(model), engine
-        self._pieces = cut_model(model, layers) if pieces is None else list(pieces)
+        self._parts = cut_model(model, layers) if parts is None else list(parts)
         self._layers = frozenset(layers)
         self._providers = providers
         self._pool = ThreadPoolExecutor(2)
@@ -132,13 +132,13 @@ class LayerwiseRun(Closing):
             raise DataError("there is no sample to run the model on; give at least one.")
 
     def __iter__(self) -> Iterator[LayerInputs]:
-        for index, piece in enumerate(self._pieces):
-            if piece.first in self._layers:
-                yield LayerInputs(self, piece.first)
-            # No layer reads what the last piece makes.
-            if index + 1 < len(self._pieces):
-                self._run_piece(piece)
-                self._drop_unread(self._pieces[index + 1 :])
+        for index, part in enumerate(self._parts):
+            if part.first in self._layers:
+                yield LayerInputs(self, part.first)
+            # No layer reads what the last part makes.
+            if index + 1 < len(self._parts):
+                self._run_part(part)
+                self._drop_unread(self._parts[index + 1 :])
 
     def fed(self) -> Iterator[dict[str, Array]]:
         """Yield the samples that were read, as long as no layer has run."""
@@ -147,47 +147,47 @@ class LayerwiseRun(Closing):
             yield {name: _as_numpy(v) for name, v in self.spool.sample(names, index).items()}
 
     def put_weight(self, name: str, array: Array | ir.TensorProtocol) -> None:
-        """Use these numbers for a weight from here on; a tensor is read when a piece runs."""
+        """Use these numbers for a weight from here on; a tensor is read when a part runs."""
         if isinstance(array, np.ndarray):
             array = ir.tensor(np.asarray(array, order="C"), name=name)
         self.weights[name] = array
 
     def put_model(self, model: ir.Model) -> None:
-        """Run the pieces to come as they are in this model, which has the same tensors."""
+        """Run the parts to come as they are in this model, which has the same tensors."""
         self._extractor = Extractor(model)
 
-    def _run_piece(self, piece: Piece) -> None:
-        if not piece.outputs:
+    def _run_part(self, part: Part) -> None:
+        if not part.outputs:
             return
-        for found in self.run_piece(piece, self.weights):
+        for found in self.run_part(part, self.weights):
             for name, array in found.items():
                 self.spool.append(name, array)
 
-    def run_piece(
-        self, piece: Piece, weights: Mapping[str, ir.TensorProtocol]
+    def run_part(
+        self, part: Part, weights: Mapping[str, ir.TensorProtocol]
     ) -> Iterator[Mapping[str, Any]]:
-        """Yield what a piece makes of the tensors that are alive, sample by sample."""
-        part = self._extractor.extract(piece, weights)
-        for value in part.graph.inputs:
+        """Yield what a part makes of the tensors that are alive, sample by sample."""
+        model = self._extractor.extract(part, weights)
+        for value in model.graph.inputs:
             if value.type is None:
                 value.type = ir.TensorType(self.spool.data_type(value.name or ""))
-        feeds = (self.spool.sample(piece.inputs, index) for index in range(self._count))
-        run = None if self._engine is None else self._engine.open(part)
-        return map(run, feeds) if run is not None else self._run_session(part, feeds)
+        feeds = (self.spool.sample(part.inputs, index) for index in range(self._count))
+        run = None if self._engine is None else self._engine.open(model)
+        return map(run, feeds) if run is not None else self._run_session(model, feeds)
 
     def _run_session(
-        self, part: ir.Model, samples: Iterable[Mapping[str, Any]]
+        self, model: ir.Model, samples: Iterable[Mapping[str, Any]]
     ) -> Iterator[Mapping[str, Any]]:
         """Yield what the runtime makes of samples, two at a time.
 
-        Two runs on half of the cores each take less time than one after the other: much of a piece
+        Two runs on half of the cores each take less time than one after the other: much of a part
         is too small to be shared by cores.
         """
         cores = default_threads() or count_cores()
         # Weights that are put in have been rounded; the runtime must not round them again.
         # Its threads have nothing to wait for but each other, a few microseconds at a time.
         session = open_session(
-            part,
+            model,
             threads=max(1, cores // 2),
             providers=self._providers,
             memory_arena="shared",
@@ -207,8 +207,8 @@ class LayerwiseRun(Closing):
                 yield begun.popleft().result()
         yield from (future.result() for future in begun)
 
-    def _drop_unread(self, rest: Sequence[Piece]) -> None:
-        needed = {name for piece in rest for name in piece.inputs}
+    def _drop_unread(self, rest: Sequence[Part]) -> None:
+        needed = {name for part in rest for name in part.inputs}
         for name in self.spool.names():
             if name not in needed:
                 self.spool.drop(name)
@@ -234,7 +234,7 @@ def run_side_by_side(
     *,
     weights: Mapping[str, Array | ir.TensorProtocol],
     providers: Sequence[str] | None = None,
-    engine: Pieces | None = None,
+    engine: PartOpener | None = None,
 ) -> Iterator[Iterator[tuple[LayerInputs, LayerInputs]]]:
     """Run a float model and a quantized form of it, and give the inputs of each layer in both.
 
@@ -247,7 +247,7 @@ def run_side_by_side(
             layers,
             floats.fed(),
             providers=providers,
-            pieces=cut_model(model, layers),
+            parts=cut_model(model, layers),
             engine=engine,
         ) as other,
     ):

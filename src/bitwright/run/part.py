@@ -1,9 +1,8 @@
-"""Cut a model into consecutive pieces, each small enough to be loaded alone."""
+"""Cut a model into consecutive parts, each small enough to be loaded alone."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,29 +14,32 @@ from bitwright.graph.constants import is_transposed_constant
 from bitwright.graph.subgraphs import subgraphs_of
 from bitwright.run.session import open_session, run_session
 
-__all__ = ["Extractor", "Piece", "cut_model", "extract_piece", "open_piece"]
+__all__ = ["Extractor", "Part", "cut_model", "extract_part", "open_path"]
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Part:
     """Consecutive nodes of a graph, and the tensors that pass in and out of them."""
 
     first: str
     """The name of its first node."""
     inputs: tuple[str, ...]
-    """Tensors that it reads and an earlier piece, or the caller, provides."""
+    """Tensors that it reads and an earlier part, or the caller, provides."""
     outputs: tuple[str, ...]
-    """Tensors that it makes and a later piece reads, or that leave the model."""
+    """Tensors that it makes and a later part reads, or that leave the model."""
 
 
-def cut_model(model: ir.Model, starts: Iterable[str]) -> list[Piece]:
+def cut_model(
+    model: ir.Model, starts: Iterable[str], *, passing: Collection[str] | None = None
+) -> list[Part]:
     """Cut the main graph, in its order, before each of these nodes; the names are theirs.
 
-    What comes before the first of them is a piece of its own. Constants pass no border, and neither
-    do transposed constants and sequences, which have no form outside of the runtime: each piece
-    makes those that it reads.
+    What comes before the first of them is a part of its own. Constants pass no border, and neither
+    do transposed constants and sequences, which have no form outside of the runtime: each part
+    makes those that it reads. With `passing`, only these tensors pass, and all others are made
+    again where they are read.
 
     >>> x, y, z = (ir.Value(name=name) for name in "xyz")
     >>> nodes = [ir.node("Relu", [x], outputs=[y], name="a")]
@@ -47,52 +49,74 @@ def cut_model(model: ir.Model, starts: Iterable[str]) -> list[Piece]:
     [(('x',), ('y',)), (('y',), ('z',))]
     """
     nodes = list(model.graph)
+    if not nodes:
+        return []
+    edges = _edges(nodes, starts)
+    home_of = {
+        value: part
+        for part, own in enumerate(_between_edges(nodes, edges))
+        for node in own
+        for value in node.outputs
+    }
+    leaving = {value for value in model.graph.outputs if value in home_of}
+    reads: list[tuple[str, ...]] = []
+    for part, own in enumerate(_between_edges(nodes, edges)):
+        read: dict[ir.Value, None] = {}
+        seen: set[ir.Value] = set()
+        waiting = [value for node in own for value in _read_by(node, model.graph)]
+        while waiting:
+            again: list[ir.Value] = []
+            for value in waiting:
+                if value in seen or home_of.get(value, -1) == part or _is_fixed(value):
+                    continue
+                seen.add(value)
+                maker = value.producer()
+                if maker is not None and not _passes(value, passing):
+                    again += _read_by(maker, model.graph)
+                else:
+                    read[value] = None
+            waiting = again
+        leaving.update(read)
+        reads.append(_names(read))
+    made: list[list[ir.Value]] = [[] for _ in edges]
+    for value, home in home_of.items():
+        if value in leaving:
+            made[home].append(value)
+    return [
+        Part(nodes[edge].name or "", reads[part], _names(made[part]))
+        for part, edge in enumerate(edges)
+    ]
+
+
+def _edges(nodes: Sequence[ir.Node], starts: Iterable[str]) -> list[int]:
+    """Return where parts begin that start with these nodes, and with the first."""
     places = {node.name or "": index for index, node in enumerate(nodes)}
     cuts = {0}
     for name in starts:
         if name not in places:
             raise ModelError(f"the main graph has no node {name!r}.{did_you_mean(name, places)}")
         cuts.add(places[name])
-    edges = sorted(cuts)
-    made_in = {
-        value: bisect_right(edges, index) - 1
-        for index, node in enumerate(nodes)
-        for value in node.outputs
-    }
-    reads: list[dict[ir.Value, None]] = [{} for _ in edges]
-    leaving = {value for value in model.graph.outputs if value in made_in}
-    for index, node in enumerate(nodes):
-        piece = bisect_right(edges, index) - 1
-        rest = list(_read_by(node, model.graph))
-        seen = set(rest)
-        while rest:
-            value = rest.pop(0)
-            maker = value.producer()
-            if value.is_initializer() or (maker is not None and is_transposed_constant(maker)):
-                continue
-            home = made_in.get(value, -1)
-            if home == piece:
-                continue
-            if maker is not None and _is_sequence(value):
-                more = [v for v in _read_by(maker, model.graph) if v not in seen]
-                seen.update(more)
-                rest += more
-                continue
-            reads[piece][value] = None
-            leaving.add(value)
-    return [
-        Piece(
-            nodes[edge].name or "",
-            _names(reads[piece]),
-            _names(v for v, home in made_in.items() if home == piece and v in leaving),
-        )
-        for piece, edge in enumerate(edges)
-        if nodes
-    ]
+    return sorted(cuts)
+
+
+def _between_edges(nodes: Sequence[ir.Node], edges: Sequence[int]) -> Iterator[Sequence[ir.Node]]:
+    for start, end in zip(edges, [*edges[1:], len(nodes)], strict=True):
+        yield nodes[start:end]
+
+
+def _is_fixed(value: ir.Value) -> bool:
+    maker = value.producer()
+    return value.is_initializer() or (maker is not None and is_transposed_constant(maker))
+
+
+def _passes(value: ir.Value, passing: Collection[str] | None) -> bool:
+    if passing is not None:
+        return value.name in passing
+    return not isinstance(value.type, ir.SequenceType | ir.OptionalType)
 
 
 class Extractor:
-    """Makes models of pieces; it looks at the whole graph once, then only at what a piece holds."""
+    """Makes models of parts; it looks at the whole graph once, then only at what a part holds."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
@@ -100,47 +124,70 @@ class Extractor:
         self._places = {node: place for place, node in enumerate(model.graph)}
 
     def extract(
-        self, piece: Piece, constants: Mapping[str, ir.TensorProtocol] | None = None
+        self,
+        part: Part,
+        constants: Mapping[str, ir.TensorProtocol] | None = None,
+        replaced: Mapping[str, str] | None = None,
     ) -> ir.Model:
-        """Return a piece as a model of its own, which shares the tensors it does not replace.
+        """Return a part as a model of its own, which shares the tensors it does not replace.
 
-        `constants` has the initializers that this copy gets other values for, by name.
+        `constants` has the initializers that this copy gets other values for, by name; `replaced`
+        the tensors in whose place others of the model are read, and given back.
         """
         model = self._model
-        inputs = [self._values[name] for name in piece.inputs]
-        outputs = [self._values[name] for name in piece.outputs]
-        nodes, initializers = self._between(inputs, outputs)
+        inputs = [self._values[name] for name in part.inputs]
+        outputs = [self._values[name] for name in part.outputs]
+        others = {
+            self._values[old]: self._values[new]
+            for old, new in (replaced or {}).items()
+            if old not in part.inputs
+        }
+        nodes, initializers, met = self._between(inputs, outputs, others)
+        inside = set(nodes)
+        # Readers need something to read until the others are put in place.
+        absent = [value for value in met if value.producer() not in inside]
         graph = ir.GraphView(
-            inputs,
+            [*inputs, *absent],
             outputs,
             nodes=nodes,
             initializers=initializers,
             opset_imports=model.opset_imports,
             name=model.graph.name,
         ).clone()
+        if met:
+            _put_in_place(graph, {old.name or "": others[old].name or "" for old in met})
         own = set(_names(model.graph.inputs))
         for value in graph.inputs:
             # Files state wrong sizes of tensors inside them, which count for nothing until such a
             # tensor becomes an input, where the runtime refuses what it really is.
             if value.name not in own and value.shape is not None:
                 value.shape = ir.Shape([None] * value.shape.rank())
-        replaced = constants or {}
         for name, value in graph.initializers.items():
-            if name in replaced:
-                value.const_value = replaced[name]
+            if constants is not None and name in constants:
+                value.const_value = constants[name]
         functions = tuple(model.functions.values())
         return ir.Model(graph, ir_version=model.ir_version, functions=functions)
 
     def _between(
-        self, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
-    ) -> tuple[list[ir.Node], list[ir.Value]]:
-        """Return the nodes that make outputs of inputs, in order, and the constants they read."""
+        self,
+        inputs: Sequence[ir.Value],
+        outputs: Sequence[ir.Value],
+        others: Mapping[ir.Value, ir.Value],
+    ) -> tuple[list[ir.Node], list[ir.Value], list[ir.Value]]:
+        """Return the nodes that make outputs of inputs, in order, and the constants they read.
+
+        The third are the tensors that were met in whose place others are read.
+        """
         nodes: set[ir.Node] = set()
         seen = set(inputs)
         initializers = {value: None for value in inputs if value.is_initializer()}
+        met: dict[ir.Value, None] = {}
         rest = list(outputs)
         while rest:
             value = rest.pop()
+            if value in others:
+                met[value] = None
+                value = others[value]
             if value in seen:
                 continue
             seen.add(value)
@@ -150,17 +197,28 @@ class Extractor:
             if maker is not None and maker not in nodes:
                 nodes.add(maker)
                 rest += _read_by(maker, self._model.graph)
-        return sorted(nodes, key=self._places.__getitem__), list(initializers)
+        return sorted(nodes, key=self._places.__getitem__), list(initializers), list(met)
 
 
-def extract_piece(
-    model: ir.Model, piece: Piece, constants: Mapping[str, ir.TensorProtocol] | None = None
+def _put_in_place(graph: ir.Graph, others: Mapping[str, str]) -> None:
+    """Let every reader of a tensor read another, by name; those that were inputs for it go."""
+    known = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
+    stood_for = {known[old]: known[new] for old, new in others.items()}
+    graph.outputs[:] = list(dict.fromkeys(stood_for.get(value, value) for value in graph.outputs))
+    for old, new in stood_for.items():
+        ir.convenience.replace_all_uses_with(old, new)
+    graph.inputs[:] = [value for value in graph.inputs if value not in stood_for]
+    graph.sort()
+
+
+def extract_part(
+    model: ir.Model, part: Part, constants: Mapping[str, ir.TensorProtocol] | None = None
 ) -> ir.Model:
-    """Return one piece as a model of its own; an `Extractor` is faster for many."""
-    return Extractor(model).extract(piece, constants)
+    """Return one part as a model of its own; an `Extractor` is faster for many."""
+    return Extractor(model).extract(part, constants)
 
 
-def open_piece(
+def open_path(
     model: ir.Model,
     source: str,
     result: str,
@@ -173,16 +231,12 @@ def open_piece(
 
     `assumed_type` is that of the first where the model does not say it.
     """
-    part = extract_piece(model, Piece("", (source,), (result,)), constants)
+    part = extract_part(model, Part("", (source,), (result,)), constants)
     for value in part.graph.inputs:
         value.type = value.type or assumed_type
     # Constants that are put in have been rounded; the runtime must not round them again.
     session = open_session(part, providers=providers, as_written=True)
     return lambda array: run_session(session, {source: array})[result]
-
-
-def _is_sequence(value: ir.Value) -> bool:
-    return isinstance(value.type, ir.SequenceType | ir.OptionalType)
 
 
 def _read_by(node: ir.Node, outer: ir.Graph) -> Iterator[ir.Value]:

@@ -1,4 +1,4 @@
-"""Runs a large graph in pieces: the runtime takes longer than linear time to open a whole one."""
+"""Runs a large graph in parts: the runtime takes longer than linear time to open a whole one."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import onnx_ir as ir
 
 from bitwright.graph.subgraphs import subgraphs_of
 from bitwright.graph.tensors import ARRAY_TYPES
-from bitwright.run.part import Extractor, Piece, cut_model
+from bitwright.run.part import Extractor, Part, cut_model
 from bitwright.run.tensor_groups import SessionRunner
 
-__all__ = ["PieceRunner", "open_runner"]
+__all__ = ["PartRunner", "open_runner"]
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
 
 MOST_NODES = 3_000
 """Nodes of a graph that is opened whole."""
-PIECE_NODES = 1_000
+PART_NODES = 1_000
 
 
 def open_runner(
@@ -30,22 +30,22 @@ def open_runner(
     *,
     group_bytes: int,
     providers: Sequence[str] | None = None,
-) -> SessionRunner | PieceRunner:
-    """Return what runs a model so that the named tensors come out; a large one in pieces."""
+) -> SessionRunner | PartRunner:
+    """Return what runs a model so that the named tensors come out; a large one in parts."""
     if isinstance(model, ir.Model) and len(model.graph) > MOST_NODES:
-        starts = [node.name or "" for node in list(model.graph)[::PIECE_NODES]]
-        pieces = cut_model(model, starts)
-        if _can_be_cut(model, pieces, tensors):
-            return PieceRunner(model, pieces, tensors, group_bytes=group_bytes, providers=providers)
+        starts = [node.name or "" for node in list(model.graph)[::PART_NODES]]
+        parts = cut_model(model, starts)
+        if _can_be_cut(model, parts, tensors):
+            return PartRunner(model, parts, tensors, group_bytes=group_bytes, providers=providers)
     return SessionRunner(model, tensors, group_bytes=group_bytes, providers=providers)
 
 
-def _can_be_cut(model: ir.Model, pieces: Sequence[Piece], tensors: Sequence[str]) -> bool:
-    """Return whether all that passes between pieces has a form outside of the runtime."""
+def _can_be_cut(model: ir.Model, parts: Sequence[Part], tensors: Sequence[str]) -> bool:
+    """Return whether all that passes between parts has a form outside of the runtime."""
     if any(True for node in model.graph for _ in subgraphs_of(node)):
         return False
     known = ir.convenience.create_value_mapping(model.graph, include_subgraphs=False)
-    passing = {name for piece in pieces for name in piece.inputs}
+    passing = {name for part in parts for name in part.inputs}
     inputs = {value.name for value in model.graph.inputs}
     return all(
         name in known and (name in inputs or known[name].producer() is not None) for name in tensors
@@ -55,48 +55,54 @@ def _can_be_cut(model: ir.Model, pieces: Sequence[Piece], tensors: Sequence[str]
     )
 
 
-class _Part(NamedTuple):
-    """A piece that is run: what it reads, and what of its tensors later ones read."""
+class _RunPart(NamedTuple):
+    """A part that is run: what it reads, and what of its tensors later ones read."""
 
     runner: SessionRunner
     inputs: tuple[str, ...]
     passing: frozenset[str]
 
 
-class PieceRunner:
-    """Runs a model piece by piece so that the named tensors come out.
+class PartRunner:
+    """Runs a model part by part so that the named tensors come out.
 
-    The groups of a sample are run as they come: what one piece gives to another is kept until then.
+    The groups of a sample are run as they come: what one part gives to another is kept until then.
+    `bundles` are tensors of one part that are looked at side by side.
     """
 
     def __init__(
         self,
         model: ir.Model,
-        pieces: Sequence[Piece],
+        parts: Sequence[Part],
         tensors: Sequence[str],
         *,
         group_bytes: int,
         providers: Sequence[str] | None = None,
+        bundles: Sequence[Sequence[str]] = (),
     ) -> None:
         inputs = {value.name for value in model.graph.inputs}
         self._fed = tuple(name for name in tensors if name in inputs)
-        self._parts: list[_Part] = []
-        read = {name for piece in pieces for name in piece.inputs}
+        self._parts: list[_RunPart] = []
+        read = {name for part in parts for name in part.inputs}
         asked = set(tensors)
         extractor = Extractor(model)
-        for piece, own in zip(pieces, _made_in(model, pieces), strict=True):
+        for part, own in zip(parts, _made_in(model, parts), strict=True):
             wanted = [name for name in own if name in asked or name in read]
             if wanted:
-                part = extractor.extract(Piece(piece.first, piece.inputs, tuple(wanted)))
-                runner = SessionRunner(part, wanted, group_bytes=group_bytes, providers=providers)
-                self._parts.append(
-                    _Part(runner, piece.inputs, frozenset(read.intersection(wanted)))
+                made = set(wanted)
+                runner = SessionRunner(
+                    extractor.extract(Part(part.first, part.inputs, tuple(wanted))),
+                    wanted,
+                    group_bytes=group_bytes,
+                    providers=providers,
+                    bundles=[bundle for bundle in bundles if made.issuperset(bundle)],
                 )
+                self._parts.append(_RunPart(runner, part.inputs, frozenset(read & made)))
         self._later = [
             {name for other in self._parts[place + 1 :] for name in other.inputs}
             for place in range(len(self._parts))
         ]
-        self._at: _Part | None = None
+        self._at: _RunPart | None = None
         self._state: dict[str, Array] = {}
 
     def groups(self, feeds: Feeds) -> Iterator[tuple[str, ...]]:
@@ -118,14 +124,14 @@ class PieceRunner:
         self._state.update((name, values[name]) for name in group if name in part.passing)
         return values
 
-    def _own(self, part: _Part) -> dict[str, Array]:
+    def _own(self, part: _RunPart) -> dict[str, Array]:
         return {name: self._state[name] for name in part.inputs if name in self._state}
 
 
-def _made_in(model: ir.Model, pieces: Sequence[Piece]) -> list[list[str]]:
-    """Return the names of all tensors that each piece makes."""
-    places = {piece.first: place for place, piece in enumerate(pieces)}
-    made: list[list[str]] = [[] for _ in pieces]
+def _made_in(model: ir.Model, parts: Sequence[Part]) -> list[list[str]]:
+    """Return the names of all tensors that each part makes."""
+    places = {part.first: place for place, part in enumerate(parts)}
+    made: list[list[str]] = [[] for _ in parts]
     place = 0
     for node in model.graph:
         place = places.get(node.name or "", place)

@@ -101,12 +101,20 @@ class SessionRunner:
         computed = [name for name in group if name not in self._fed]
         if computed:
             if group not in self._sessions:
-                exposed = expose(self._model, computed, keep_outputs=False)
-                # The runtime would compute what no output needs, for every group again.
-                remove_unused_nodes(exposed.model)
-                self._sessions[group] = self._open(exposed)
+                self._sessions[group] = self._open(self._expose(computed))
             values.update(self._sessions[group].run(feeds))
         return values
+
+    def _expose(self, computed: list[str]) -> Exposed:
+        """Return a model whose outputs are these tensors, and that computes nothing else."""
+        own = self._model.graph.outputs
+        made = {value.name for value in own if value.producer() is not None}
+        if set(computed) == made and len(own) == len(made):
+            return Exposed(self._model, {name: name for name in computed})
+        exposed = expose(self._model, computed, keep_outputs=False)
+        # The runtime would compute what no output needs, for every group again.
+        remove_unused_nodes(exposed.model)
+        return exposed
 
     def _cut(self, sizes: Mapping[str, int]) -> list[tuple[str, ...]]:
         groups: list[list[str]] = [list(self._fed)]

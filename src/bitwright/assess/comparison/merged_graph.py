@@ -1,7 +1,12 @@
-"""A merged graph of two models, so that one run of it computes both side by side."""
+"""A merged graph of two models, so that one run of it computes both side by side.
+
+It is cut into parts between units. Only tensors of cuts pass from one part to another: the runtime
+has them anyway, whatever it fuses.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, MutableMapping
 
 import onnx_ir as ir
@@ -12,7 +17,7 @@ from bitwright.graph import opset_of, stamp_versions
 from bitwright.graph.editing import add_initializer, append_node, copy_node, like
 from bitwright.graph.subgraphs import subgraphs_of
 from bitwright.graph.tensors import ARRAY_TYPES
-from bitwright.run import upgrade_opset
+from bitwright.run import Part, cut_model, upgrade_opset
 
 __all__ = ["MergedGraph", "at_one_opset"]
 
@@ -31,9 +36,12 @@ def at_one_opset(float_model: ir.Model, quantized: ir.Model) -> tuple[ir.Model, 
 
 
 class MergedGraph:
-    """Copies nodes of both models into one graph; a node that reads the same is copied once."""
+    """Copies nodes of both models into one graph; a node that reads the same is copied once.
 
-    def __init__(self, units: Units) -> None:
+    A part of it holds at most `most_nodes` nodes of both models, but one cut at least.
+    """
+
+    def __init__(self, units: Units, most_nodes: float = math.inf) -> None:
         self._units = units
         opsets = {**units.float_model.opset_imports, **units.quantized.opset_imports}
         self._graph = ir.Graph([], [], nodes=[], opset_imports=opsets, name="comparison")
@@ -42,10 +50,18 @@ class MergedGraph:
         self._constants: dict[ir.Value, ir.Value] = {}
         self._copies: dict[tuple[object, ...], tuple[ir.Value, ...]] = {}
         self._count = 0
-        self.weight_bytes = 0
-        """What the constants of all copied nodes weigh, each counted as often as it is read."""
+        self._most_nodes, self._nodes_in_part = most_nodes, 0
+        self._starts_part = False
+        self._starts: list[str] = []
+        self._passing: set[str] = set()
+        self._cut_of = {cut.value: cut for cut in units.cuts}
+        self.floats = self._enter(units.float_model)
+        """Tensors of the float model, as far as they have been added."""
+        self.quantized = self._enter(units.quantized)
+        """The same of the quantized model."""
+        self._quantized_inputs = dict(self.quantized)
 
-    def start(self, model: ir.Model) -> Known:
+    def _enter(self, model: ir.Model) -> Known:
         """Return the inputs of one of the models as those of the merged graph."""
         known: Known = {}
         for value in model.graph.inputs:
@@ -61,16 +77,51 @@ class MergedGraph:
             known[value] = self._inputs[name]
         return known
 
-    def enter(self, name: str, value: ir.Value) -> ir.Value:
-        """Return a tensor of one of the models as an input of the merged graph.
+    def begin(self, cut: Cut) -> None:
+        """Say that nodes of a cut come next: of a new part, where the last one is full."""
+        own = len(cut.float_nodes) + len(cut.nodes)
+        if self._nodes_in_part and self._nodes_in_part + own > self._most_nodes:
+            self._starts_part, self._nodes_in_part = True, 0
+        self._nodes_in_part += own
 
-        Files state wrong sizes of tensors inside them, so only how many there are counts.
+    def add_float(self, cut: Cut) -> ir.Value:
+        """Copy the float unit of a cut, and return the tensor that it makes."""
+        self.add(cut.float_nodes, self.floats)
+        self.floats[cut.float_value] = self._pass(self.floats[cut.float_value])
+        return self.floats[cut.float_value]
+
+    def add_quantized(self, cut: Cut) -> ir.Value:
+        """Copy the quantized unit of a cut and its quantizer, and return what is compared of it.
+
+        Numbers that only their quantizer reads pass to no other part: the runtime goes from one
+        node's integers to the next without them.
         """
-        dtype = value.dtype if value.dtype in ARRAY_TYPES else ir.DataType.FLOAT
-        shape = None if value.shape is None else ir.Shape([None] * value.shape.rank())
-        given = ir.Value(name=name, type=ir.TensorType(dtype), shape=shape)
-        self._graph.inputs.append(given)
-        return self.cast(given, value.dtype)
+        self.add(cut.nodes, self.quantized)
+        self.measured(cut, self.quantized)
+        passing = [cut.value]
+        if cut.has_quantizer:
+            read_by_others = len(cut.value.uses()) > 1 or cut.value.is_graph_output()
+            passing = [cut.measured, *passing[: int(read_by_others)]]
+        for value in passing:
+            self.quantized[value] = self._pass(self.quantized[value])
+        return self.quantized[cut.measured]
+
+    def _pass(self, value: ir.Value) -> ir.Value:
+        """Let a tensor pass from part to part, in a form that numpy has."""
+        if value.dtype is None:
+            return value
+        shown = self.readable(value)
+        self._passing.add(shown.name or "")
+        return self.cast(shown, value.dtype)
+
+    def stand_ins(self, cut: Cut) -> Known:
+        """Return what the quantized unit of a cut reads where all before it is float."""
+        found = dict(self._quantized_inputs)
+        for value in (value for node in cut.nodes for value in outer_inputs(node)):
+            border = self._cut_of.get(value)
+            if border is not None and value not in found:
+                found[value] = self.stand_in(border, self.floats[border.float_value], found)
+        return found
 
     def add(self, nodes: Iterable[ir.Node], known: Known) -> None:
         """Copy nodes, in order, reading what is known; it then knows what they make, too."""
@@ -136,8 +187,8 @@ class MergedGraph:
         self.add(cut.nodes, known)
         return self.measured(cut, known)
 
-    def finish(self, outputs: Iterable[ir.Value]) -> ir.Model:
-        """Return the merged model with these outputs; nothing can be added any more."""
+    def finish(self, outputs: Iterable[ir.Value]) -> tuple[ir.Model, list[Part]]:
+        """Return the merged model with these outputs and its parts; nothing can be added then."""
         float_model, quantized = self._units.float_model, self._units.quantized
         self._graph.outputs.extend(dict.fromkeys(outputs))
         functions = {**float_model.functions, **quantized.functions}
@@ -147,7 +198,7 @@ class MergedGraph:
             functions=tuple(functions.values()),
         )
         stamp_versions(model)
-        return model
+        return model, cut_model(model, self._starts, passing=self._passing)
 
     # Copying ------------------------------------------------------------------------------
 
@@ -158,7 +209,6 @@ class MergedGraph:
             if value not in self._constants:
                 name = self._fresh(value.name)
                 self._constants[value] = add_initializer(self._graph, None, name, value.const_value)
-            self.weight_bytes += value.const_value.nbytes
             return self._constants[value]
         raise ModelError(
             f"tensor {value.name!r} is not made by any node of its model; check it with "
@@ -182,7 +232,8 @@ class MergedGraph:
         outputs = tuple(like(value, self._fresh(value.name)) for value in node.outputs)
         for output in outputs:
             output.shape = self._shared_shape(output.shape)
-        self._graph.append(copy_node(node, read, outputs, self._fresh(node.name), attributes))
+        name = self._name_node(node.name)
+        self._graph.append(copy_node(node, read, outputs, name, attributes))
         return outputs
 
     def _make(
@@ -199,7 +250,7 @@ class MergedGraph:
                 type=None if dtype is None else ir.TensorType(dtype),
                 shape=inputs[0].shape,
             )
-            name = self._fresh(op_type)
+            name = self._name_node(op_type)
             append_node(self._graph, op_type, inputs, output, name, attributes)
             self._copies[key] = (output,)
         return self._copies[key][0]
@@ -216,6 +267,13 @@ class MergedGraph:
         return ir.Shape(
             [dim if isinstance(dim, int) or dim.value in known else None for dim in shape]
         )
+
+    def _name_node(self, name: str | None) -> str:
+        fresh = self._fresh(name)
+        if self._starts_part:
+            self._starts.append(fresh)
+            self._starts_part = False
+        return fresh
 
     def _fresh(self, name: str | None) -> str:
         self._count += 1

@@ -136,13 +136,13 @@ class QuantizedGraph:
 
     def _through_pair(self, dequantizer: ir.Node) -> Array | None:
         """Return what a constant becomes behind a quantizer and a dequantizer."""
-        from bitwright.run import Piece, open_session, run_session
-        from bitwright.run.part import extract_piece
+        from bitwright.run import Part, open_session, run_session
+        from bitwright.run.part import extract_part
 
         name = dequantizer.outputs[0].name
         if dequantizer.domain not in ("", "com.microsoft") or not name:
             return None
-        part = extract_piece(self.model, Piece("", (), (name,)))
+        part = extract_part(self.model, Part("", (), (name,)))
         return run_session(open_session(part), {})[name]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -13,11 +13,11 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.assess.comparison.matching import may_have_same_shape
-from bitwright.assess.comparison.merged_graph import at_one_opset
+from bitwright.assess.comparison.merged_graph import MergedGraph, at_one_opset
 from bitwright.assess.comparison.nodes import describe_nodes, weight_errors
+from bitwright.assess.comparison.output_paths import output_paths
 from bitwright.assess.comparison.results import Comparison, TensorComparison
 from bitwright.assess.comparison.saturation import EVERYWHERE, Saturation
-from bitwright.assess.comparison.stages import StageGraph, cut_stages
 from bitwright.assess.comparison.units import WEIGHTED, Cut, Units, cut_models
 from bitwright.assess.inspection import show_type
 from bitwright.assess.outputs import OutputErrors
@@ -27,7 +27,7 @@ from bitwright.decide.ops import CONVOLUTIONS
 from bitwright.errors import DataError, ModelError
 from bitwright.graph import carried_model, carry_model, clone_model, infer_shapes, normalize
 from bitwright.plan import QuantPlan
-from bitwright.run import SessionRunner, open_session, run_session
+from bitwright.run import Part, PartRunner, open_session, run_session
 from bitwright.support.collector import without_collection
 from bitwright.support.engines import LOCAL, Engine
 
@@ -82,13 +82,13 @@ def compare_models(
     """
     units = units or open_units(float_model, quantized)
     errors = _merge(units, saturation_of, with_exact=exact is not None)
-    if not errors.tensors and not any(stage.outputs for stage in errors.stages):
+    if not errors.tensors and not errors.merged.outputs:
         raise ModelError(
             "the two models have no tensor in common, not even an output; check that the second "
             "was made from the first."
         )
-    stages = [stage._replace(model=carry_model(stage.model)) for stage in errors.stages]
-    shared = (stages, carry_model(exact), memory_budget, providers)
+    merged = errors.merged._replace(model=carry_model(errors.merged.model))
+    shared = (merged, carry_model(exact), memory_budget, providers)
     done = 0
     with engine.open(_pair_runner, *shared) as workers:
         for found in workers.stream(samples):
@@ -128,7 +128,7 @@ class _TensorNames(NamedTuple):
     def compare(self, values: Mapping[str, Array]) -> tuple[ErrorSums, ErrorSums] | None:
         """Return the errors of a sample, accumulated and of the unit alone."""
         # They may be in several groups, but are together in one.
-        if any(name not in values for name in self.bundle):
+        if self.expected not in values or any(name not in values for name in self.bundle):
             return None
         expected, actual = values[self.expected], values[self.actual]
         if actual.shape != expected.shape:
@@ -192,21 +192,52 @@ class _SampleErrors(NamedTuple):
     """Name, type and shape of what was fed."""
 
 
-class _Stage(NamedTuple):
-    """A stage of both models in one graph, and what is looked at in it, by name."""
+class _Merged(NamedTuple):
+    """Both models in one graph, and what is looked at in it, by name."""
 
     model: Any
+    parts: list[Part]
     tensors: list[_TensorNames]
     outputs: list[_OutputNames]
-    given: dict[str, str]
-    """What later stages may read: its name there, and here."""
+
+    def open(self, memory_budget: int, providers: Sequence[str] | None) -> PartRunner:
+        """Return what runs it so that all tensors come out that are compared with each other."""
+        model: ir.Model = carried_model(self.model)
+        made = {value.name for node in model.graph for value in node.outputs}
+        pairs = [(each.expected, each.actual) for each in self.outputs]
+        bundles = [
+            *(each.bundle for each in self.tensors),
+            *(tuple(name for name in pair if name in made) for pair in pairs),
+        ]
+        return PartRunner(
+            model,
+            self.parts,
+            [name for bundle in bundles for name in bundle],
+            # Two sets are alive at a time: one being compared, one being computed.
+            group_bytes=max(memory_budget // 2, 1),
+            providers=providers,
+            bundles=bundles,
+        )
+
+    def compare(
+        self, found: _SampleErrors, values: Mapping[str, Array], others: Mapping[str, Array]
+    ) -> None:
+        """Add the errors of what was computed of a sample; `others` are known beside it."""
+        for place, names in enumerate(self.tensors):
+            sums = names.compare(values)
+            if sums is not None:
+                found.tensors[place] = sums
+        known = ChainMap(dict(values), dict(others))
+        for name, expected, actual in self.outputs:
+            if expected in known and actual in known:
+                found.answers[name] = (known[expected], known[actual])
 
 
 @dataclass(slots=True)
 class _MergedErrors:
-    """Both models in graphs of a stage each, and the errors of all tensors that are compared."""
+    """Both models in one graph, and the errors of all tensors that are compared."""
 
-    stages: list[_Stage]
+    merged: _Merged
     tensors: list[_TensorErrors]
     judged: OutputErrors
 
@@ -223,17 +254,13 @@ class _MergedErrors:
 
 
 def _pair_runner(
-    stages: Sequence[_Stage],
-    exact: Any,
-    memory_budget: int,
-    providers: Sequence[str] | None,
+    merged: _Merged, exact: Any, memory_budget: int, providers: Sequence[str] | None
 ) -> Callable[[Iterable[Sample]], Iterator[_SampleErrors]]:
-    """Return what runs both models, stage by stage, on samples."""
+    """Return what runs both models, part by part, on samples."""
     reference = None
     if exact is not None:
         reference = open_session(carried_model(exact), providers=providers)
-    runners = [_StageRunner(stage, memory_budget, providers) for stage in stages]
-    firsts = list(itertools.accumulate((len(s.tensors) for s in stages), initial=0))
+    runner = merged.open(memory_budget, providers)
 
     def run(samples: Iterable[Sample]) -> Iterator[_SampleErrors]:
         pending: Future[None] | None = None
@@ -244,15 +271,15 @@ def _pair_runner(
                 answers = {_exact_name(name): array for name, array in given.items()}
                 fed = tuple((name, a.dtype.str, a.shape) for name, a in sample.items())
                 found = _SampleErrors({}, {}, fed)
-                feeds = dict(sample)
-                for place, runner in zip(firsts, runners, strict=False):
-                    for values in runner.run(feeds):
-                        if pending is not None:
-                            pending.result()
-                        if before is not None:
-                            yield before
-                            before = None
-                        pending = pool.submit(runner.compare, found, place, values | answers)
+                for group in runner.groups(sample):
+                    values = runner.run(group, sample)
+                    if pending is not None:
+                        pending.result()
+                    if before is not None:
+                        yield before
+                        before = None
+                    others = {**sample, **answers}
+                    pending = pool.submit(merged.compare, found, values, others)
                 if before is not None:  # nothing of this sample was run
                     yield before
                 before = found
@@ -264,50 +291,6 @@ def _pair_runner(
     return run
 
 
-class _StageRunner:
-    """Runs one stage in groups of tensors that fit in memory."""
-
-    def __init__(self, stage: _Stage, memory_budget: int, providers: Sequence[str] | None) -> None:
-        model = carried_model(stage.model)
-        known = {value.name for value in model.graph.outputs}
-        pairs = [(each.expected, each.actual) for each in stage.outputs]
-        bundles = [
-            *(each.bundle for each in stage.tensors),
-            *(tuple(name for name in pair if name in known) for pair in pairs),
-            *((name,) for name in stage.given.values()),
-        ]
-        self._stage = stage
-        self._read = {value.name for value in model.graph.inputs}
-        self._runner = SessionRunner(
-            model,
-            [name for bundle in bundles for name in bundle],
-            # Two sets are alive at a time: one being compared, one being computed.
-            group_bytes=max(memory_budget // 2, 1),
-            providers=providers,
-            bundles=bundles,
-        )
-
-    def run(self, feeds: dict[str, Array]) -> Iterator[dict[str, Array]]:
-        """Yield the tensors of each group; what later stages may read is added to the feeds."""
-        own = {name: array for name, array in feeds.items() if name in self._read}
-        for group in self._runner.groups(own):
-            values = dict(self._runner.run(group, own))
-            for name, made in self._stage.given.items():
-                if made in values:
-                    feeds[name] = values[made]
-            yield values
-
-    def compare(self, found: _SampleErrors, first: int, values: Mapping[str, Array]) -> None:
-        """Add the errors of what was computed; `first` is the place of the first tensor."""
-        for place, names in enumerate(self._stage.tensors, first):
-            sums = names.compare(values)
-            if sums is not None:
-                found.tensors[place] = sums
-        for name, expected, actual in self._stage.outputs:
-            if expected in values and actual in values:
-                found.answers[name] = (values[expected], values[actual])
-
-
 def _exact_name(output: str) -> str:
     """Return what an output of the exact model is called beside the merged graph's tensors."""
     return f"{output}#exact"
@@ -317,44 +300,40 @@ def _exact_name(output: str) -> str:
 def _merge(
     units: Units, saturation_of: _SaturationOf, *, with_exact: bool = False
 ) -> _MergedErrors:
-    """Put the float model, the quantized one and each quantized unit on its own into graphs."""
-    stages = cut_stages(units, _MOST_NODES)
-    graphs = (StageGraph(stages, i) for i in range(len(stages)))
-    found = [_merge_stage(graph, saturation_of, with_exact=with_exact) for graph in graphs]
-    names = [names for stage in found for names in stage.tensors]
-    tensors = [_TensorErrors(cut, own) for cut, own in zip(units.cuts, names, strict=True)]
-    return _MergedErrors(found, tensors, OutputErrors(units.float_model))
+    """Put the float model, the quantized one and each quantized unit on its own into one graph."""
+    graph = MergedGraph(units, _MOST_NODES)
+    tensors: list[_TensorErrors] = []
+    outputs: list[_OutputNames] = []
+    wanted: list[ir.Value] = []
+    for place, paths in enumerate(output_paths(units)):
+        for cut in units.cuts[place : place + 1]:
+            tensors.append(_TensorErrors(cut, _add_cut(graph, cut, saturation_of)))
+        for path in paths:
+            graph.add(path.float_nodes, graph.floats)
+            graph.add(path.nodes, graph.quantized)
+            if path.float_value not in graph.floats or path.value not in graph.quantized:
+                continue  # a constant
+            answer = graph.readable(graph.quantized[path.value])
+            wanted.append(answer)
+            truth = _exact_name(path.name)
+            if not with_exact:
+                wanted.append(graph.readable(graph.floats[path.float_value]))
+                truth = wanted[-1].name or ""
+            outputs.append(_OutputNames(path.name, truth, answer.name or ""))
+    merged = _Merged(*graph.finish(wanted), [each.names for each in tensors], outputs)
+    return _MergedErrors(merged, tensors, OutputErrors(units.float_model))
 
 
-def _merge_stage(graph: StageGraph, saturation_of: _SaturationOf, *, with_exact: bool) -> _Stage:
-    tensors = []
-    for _, cut in graph.cuts:
-        expected = graph.readable(graph.floats[cut.float_value]).name or ""
-        actual = graph.readable(graph.measured(cut, graph.quantized)).name or ""
-        local = None
-        if cut.is_quantized:
-            local = graph.readable(graph.add_unit(cut, graph.stand_ins(cut))).name
-        saturation = Saturation(*saturation_of(cut.float_value))
-        names = _TensorNames(expected, actual, local, _channel_axis(cut), cut.codes, saturation)
-        tensors.append(names)
-    outputs, wanted = [], []
-    for path in graph.paths:
-        graph.add(path.float_nodes, graph.floats)
-        graph.add(path.nodes, graph.quantized)
-        if path.float_value not in graph.floats or path.value not in graph.quantized:
-            continue  # a constant
-        answer = graph.readable(graph.quantized[path.value])
-        wanted.append(answer)
-        truth = _exact_name(path.name)
-        if not with_exact:
-            wanted.append(graph.readable(graph.floats[path.float_value]))
-            truth = wanted[-1].name or ""
-        outputs.append(_OutputNames(path.name, truth, answer.name or ""))
-    given = {
-        name: graph.readable(value).name or ""
-        for name, value in (graph.given_floats() | graph.given_values()).items()
-    }
-    return _Stage(graph.finish(wanted), tensors, outputs, given)
+def _add_cut(graph: MergedGraph, cut: Cut, saturation_of: _SaturationOf) -> _TensorNames:
+    """Add what is looked at of a cut."""
+    graph.begin(cut)
+    expected = graph.readable(graph.add_float(cut)).name or ""
+    actual = graph.readable(graph.add_quantized(cut)).name or ""
+    local = None
+    if cut.is_quantized:
+        local = graph.readable(graph.add_unit(cut, graph.stand_ins(cut))).name
+    saturation = Saturation(*saturation_of(cut.float_value))
+    return _TensorNames(expected, actual, local, _channel_axis(cut), cut.codes, saturation)
 
 
 def _channel_axis(cut: Cut) -> int | None:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy.typing as npt
 
 from bitwright.assess.outputs import OutputErrors, TotalError
-from bitwright.assess.sensitivity.staged_model import OpenStage, StagedModel, StageModel
 from bitwright.assess.sensitivity.variants import Key, Kind, Variants
 from bitwright.errors import DataError, ModelError
 from bitwright.graph import carried_model, carry_model
+from bitwright.run import OpenPart, PartChain, PartModel
 from bitwright.support.engines import LOCAL, Engine
 
 __all__ = ["measure_variants"]
@@ -48,14 +48,14 @@ def measure_variants(
         )
     shared = (carry_model(variants.units.float_model), models, list(samples), providers)
     with engine.open(_group_runner, *shared) as workers:
-        for part in workers.map(_groups(variants, kind, sets, memory_budget)):
-            found.update(part)
+        for measured in workers.map(_groups(variants, kind, sets, memory_budget)):
+            found.update(measured)
             on_progress(len(found) - ("quantized" in found))
     return found
 
 
-_Group = list[tuple[Key, dict[int, StageModel]]]
-"""Variants, each with the stages that are its own."""
+_Group = list[tuple[Key, dict[int, PartModel]]]
+"""Variants, each with the parts that are its own."""
 
 
 def _groups(
@@ -67,8 +67,8 @@ def _groups(
     for places in sets:
         made = variants.make(kind, places)
         group.append((tuple(places), made))
-        weights += sum(stage.weight_bytes for stage in made.values())
-        nodes += sum(stage.node_count for stage in made.values())
+        weights += sum(part.weight_bytes for part in made.values())
+        nodes += sum(part.node_count for part in made.values())
         if weights > memory_budget or nodes > _MOST_NODES:
             yield group
             group, weights, nodes = [], 0, 0
@@ -78,7 +78,7 @@ def _groups(
 
 def _group_runner(
     float_model: Any,
-    models: Sequence[StagedModel],
+    models: Sequence[PartChain],
     samples: Sequence[Sample],
     providers: Sequence[str] | None,
 ) -> Callable[[_Group], dict[Key, TotalError]]:
@@ -87,7 +87,7 @@ def _group_runner(
 
     def run(group: _Group) -> dict[Key, TotalError]:
         own = {
-            key: {place: OpenStage(stage, providers) for place, stage in made.items()}
+            key: {place: OpenPart(part, providers) for place, part in made.items()}
             for key, made in group
         }
         errors = {key: OutputErrors(judged) for key in own}

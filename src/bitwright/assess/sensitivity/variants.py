@@ -1,29 +1,26 @@
-"""Variants of a model, with one node quantized or all but some, in stages.
+"""Variants of a model, with one node quantized or all but some, in parts.
 
-A variant differs from the float model, or from the quantized one, in one stage or a few. Those are
-graphs of its own; all others are run as they are, on other numbers.
+Each tensor that variants may replace is in the merged graph twice: as the model makes it and as the
+variant does. A variant is a choice among those. It differs from the model in the parts that read
+the other one; all others are run as they are, on other numbers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import onnx_ir as ir
 
-from bitwright.assess.comparison.stages import (
-    Place,
-    QuantizedTensors,
-    StageGraph,
-    Tensors,
-    cut_stages,
-)
-from bitwright.assess.comparison.units import Cut, Units
-from bitwright.assess.sensitivity.staged_model import StagedModel, StageModel
-from bitwright.graph import PortableModel, remove_unused_nodes
+from bitwright.assess.comparison.merged_graph import Known, MergedGraph
+from bitwright.assess.comparison.output_paths import output_paths
+from bitwright.assess.comparison.units import Cut, Units, outer_inputs
+from bitwright.graph import PortableModel
 from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
+from bitwright.run import Extractor, Part, PartChain, PartModel
 from bitwright.support.collector import without_collection
 
 __all__ = ["Key", "Kind", "Variants"]
@@ -32,178 +29,207 @@ Kind = Literal["alone", "without"]
 Key = str | tuple[int, ...]
 """Which variant: "quantized", or the places of its cuts."""
 
-_FEWEST_NODES = 40
-"""Nodes of a stage that are worth a run of their own."""
+_MIN_NODES = 40
+"""Nodes of a part that are worth a run of their own."""
 
 
 class Variants:
-    """Makes the stages of two models, and those in which a variant differs from one of them."""
+    """Makes the parts of two models, and those in which a variant differs from one of them."""
 
     def __init__(self, units: Units) -> None:
-        nodes = sum(len(cut.float_nodes) + len(cut.nodes) for cut in units.cuts)
-        # A variant costs a stage that is opened and a run of those that follow: about as much.
-        self._stages = cut_stages(units, max(_FEWEST_NODES, math.isqrt(2 * nodes)))
         self.units = units
 
-    @cached_property
-    def float_model(self) -> StagedModel:
+    @property
+    def float_model(self) -> PartChain:
         """The float model."""
-        graphs = (StageGraph(self._stages, i) for i in range(len(self._stages)))
-        return StagedModel([_float_stage(graph) for graph in graphs])
+        return self._float.chain
 
-    @cached_property
-    def quantized_model(self) -> StagedModel:
+    @property
+    def quantized_model(self) -> PartChain:
         """The quantized model."""
-        graphs = (StageGraph(self._stages, i) for i in range(len(self._stages)))
-        return StagedModel([_quantized_stage(graph, frozenset()) for graph in graphs])
+        return self._quantized.chain
 
     @without_collection()
-    def make(self, kind: Kind, places: Collection[int]) -> dict[int, StageModel]:
-        """Return the stages in which a variant differs: these cuts quantized, or all but these."""
-        if kind == "alone":
-            (place,) = places
-            return self._alone(place)
-        return self._without(frozenset(places))
+    def make(self, kind: Kind, places: Collection[int]) -> dict[int, PartModel]:
+        """Return the parts in which a variant differs: these cuts quantized, or all but these."""
+        model = self._float if kind == "alone" else self._quantized
+        return model.choose([model.choices[place] for place in places])
 
-    def _alone(self, place: int) -> dict[int, StageModel]:
-        stage = next(i for i, own in enumerate(self._stages.cuts) if place in own)
-        graph = StageGraph(self._stages, stage)
-        cut = self.units.cuts[place]
-        inputs = graph.stand_ins(cut)
-        result = graph.add_unit(cut, inputs)
-        if cut.codes is not None:
-            result = graph.dequantize(cut, result, inputs)
-        graph.floats[cut.float_value] = graph.cast(result, cut.float_value.dtype)
-        return {stage: _float_stage(graph)}
+    @cached_property
+    def _float(self) -> _ModelWithChoices:
+        return _make_float(self.units, self._new_graph())
 
-    def _without(self, places: frozenset[int]) -> dict[int, StageModel]:
-        found = zip(self._stages.cuts, self._stages.read_by_stage, strict=True)
-        return {
-            i: _quantized_stage(StageGraph(self._stages, i), places)
-            for i, (own, read) in enumerate(found)
-            if not places.isdisjoint(own) or not places.isdisjoint(read)
-        }
+    @cached_property
+    def _quantized(self) -> _ModelWithChoices:
+        return _make_quantized(self.units, self._new_graph())
+
+    def _new_graph(self) -> MergedGraph:
+        nodes = sum(len(cut.float_nodes) + len(cut.nodes) for cut in self.units.cuts)
+        # A variant costs a part that is opened and a run of those that follow: about as much.
+        return MergedGraph(self.units, most_nodes(nodes))
 
 
-def _float_stage(graph: StageGraph) -> StageModel:
-    for _, cut in graph.cuts:  # in order, so that none waits for a long row of others
-        graph.floats[cut.float_value]  # is made by being looked for
-    given = graph.given_floats()
-    outputs = {}
-    for path in graph.paths:
-        if path.is_computed:
-            graph.add(path.float_nodes, graph.floats)
-            outputs[path.name] = graph.floats[path.float_value]
-    return _finish(graph, given, outputs)
+def most_nodes(nodes: int) -> int:
+    """Return how many nodes of both models are in a part, of so many in all."""
+    return max(_MIN_NODES, math.isqrt(2 * nodes))
 
 
-def _quantized_stage(graph: StageGraph, places: frozenset[int]) -> StageModel:
-    """Return a stage of the quantized model in which these cuts are made by float nodes."""
-    tensors = _PartlyFloat(graph, places)
-    graph.quantized = tensors
-    for _, cut in graph.cuts:
-        tensors[cut.value]
-    given = {
-        **graph.given_values(leave_out=places),
-        **{_number_name(i): tensors.numbers[c.float_value] for i, c in graph.given if i in places},
-    }
-    kept = {graph.stages.units.cuts[i].value: i for i in places}
-    outputs = {}
-    for path in graph.paths:
-        if not path.is_computed:
-            continue
-        origin = graph.stages.units.graph.origin(path.value)
-        if origin in kept:  # a float result leaves the model as it is
-            cut = graph.stages.units.cuts[kept[origin]]
-            outputs[path.name] = tensors.numbers[cut.float_value]
-        else:
-            graph.add(path.nodes, tensors)
-            outputs[path.name] = tensors[path.value]
-    return _finish(graph, given, outputs)
+class _Choice(NamedTuple):
+    """What a cut is in a variant, by the names of tensors."""
+
+    replaced: dict[str, str]
+    """The tensors in whose place others are read."""
+    outputs: dict[str, str]
+    """The outputs of the model that are another tensor."""
 
 
-def _finish(
-    graph: StageGraph, given: Mapping[str, ir.Value], outputs: Mapping[str, ir.Value]
-) -> StageModel:
-    left = {value: graph.readable(value) for value in (*given.values(), *outputs.values())}
-    model = graph.finish(left.values())
-    remove_unused_nodes(model)
-    inputs = model.graph.inputs
-    inputs[:] = [value for value in inputs if value.uses() or value.is_graph_output()]
-    return StageModel(
-        PortableModel(model),
-        {name: left[value].name or "" for name, value in given.items()},
-        {name: left[value].name or "" for name, value in outputs.items()},
-        len(model.graph),
-        graph.weight_bytes,
-    )
+def _make_float(units: Units, graph: MergedGraph) -> _ModelWithChoices:
+    """Return the float model, in which the quantized unit of each cut can be chosen."""
+    choices, outputs = [], {}
+    for place, paths in enumerate(output_paths(units)):
+        for cut in units.cuts[place : place + 1]:
+            graph.begin(cut)
+            expected = graph.add_float(cut)
+            inputs = graph.stand_ins(cut)
+            result = graph.add_unit(cut, inputs)
+            if cut.codes is not None:
+                result = graph.dequantize(cut, result, inputs)
+            result = graph.cast(result, cut.float_value.dtype)
+            choices.append(_Choice({_name(expected): _name(result)}, {}))
+        for path in paths:
+            if path.is_computed:
+                graph.add(path.float_nodes, graph.floats)
+                outputs[path.name] = graph.readable(graph.floats[path.float_value])
+    return _ModelWithChoices(graph, outputs, choices)
 
 
-def _number_name(place: int) -> str:
-    """Return what the result of a cut that is float is called between stages."""
-    return f"{place}#number"
+def _make_quantized(units: Units, graph: MergedGraph) -> _ModelWithChoices:
+    """Return the quantized model, in which the float unit of each cut can be chosen."""
+    choices: list[_Choice] = []
+    outputs: dict[str, ir.Value] = {}
+    numbers: Known = dict(graph.floats)
+    results: dict[ir.Value, tuple[_Choice, ir.Value]] = {}
+    read_by_float: list[tuple[_Choice, ir.Value, ir.Value]] = []
+    for place, paths in enumerate(output_paths(units)):
+        for cut in units.cuts[place : place + 1]:
+            graph.begin(cut)
+            graph.add_quantized(cut)
+            known = {value: numbers[value] for value in cut.float_inputs if value in numbers}
+            graph.add(cut.float_nodes, known)
+            result = known[cut.float_value]
+            numbers[cut.float_value] = _number(graph, cut)
+            stand_in = graph.stand_in(cut, result, graph.quantized)
+            choice = _Choice({_name(numbers[cut.float_value]): _name(result)}, {})
+            choice.replaced[_name(graph.quantized[cut.value])] = _name(stand_in)
+            choices.append(choice)
+            results[cut.value] = choice, result
+            for value in _read_by_float(units, cut):
+                read_by_float.append((choice, value, graph.cast(result, value.dtype)))
+        for path in paths:
+            if path.is_computed:
+                graph.add(path.nodes, graph.quantized)
+                outputs[path.name] = graph.readable(graph.quantized[path.value])
+                origin = units.graph.origin(path.value)
+                if origin in results:  # a float result leaves the model as it is
+                    choice, result = results[origin]
+                    choice.outputs[path.name] = _name(graph.readable(result))
+    for choice, value, number in read_by_float:
+        if value in graph.quantized:
+            choice.replaced[_name(graph.quantized[value])] = _name(number)
+    return _ModelWithChoices(graph, outputs, choices)
 
 
-class _PartlyFloat(QuantizedTensors):
-    """Tensors of the quantized model, some of whose cuts are made by float nodes."""
-
-    def __init__(self, graph: StageGraph, float_cuts: frozenset[int]) -> None:
-        units = graph.stages.units
-        read_by_float = {
-            value: Place(i, "", passes=False)
-            for i in float_cuts
-            for value in _read_by_float(units, units.cuts[i])
-        }
-        super().__init__(graph, read_by_float)
-        self._float_cuts = float_cuts
-        self.numbers = _Numbers(self, graph, float_cuts)
-
-    def passes(self, place: Place) -> bool:
-        return place.cut not in self._float_cuts and super().passes(place)
-
-    def make(self, cut: Cut, place: Place, value: ir.Value) -> None:
-        if place.cut not in self._float_cuts or (value is cut.measured and value is not cut.value):
-            super().make(cut, place, value)
-            return
-        result = self.numbers[cut.float_value]
-        if value is cut.value:
-            self[value] = self.graph.stand_in(cut, result, self)
-        else:
-            self[value] = self.graph.cast(result, value.dtype)
+def _number(graph: MergedGraph, cut: Cut) -> ir.Value:
+    """Return a cut of the quantized model as a float node reads it: before any rounding."""
+    result = graph.quantized[cut.value]
+    if cut.is_integer:
+        result = graph.dequantize(cut, result, graph.quantized)
+    result = graph.cast(result, cut.float_value.dtype)
+    clips = () if cut.is_integer else cut.clips
+    if clips and clips[0].inputs[0] is not None:
+        known = {clips[0].inputs[0]: result}
+        graph.add(clips, known)
+        result = known[cut.float_value]
+    return result
 
 
-class _Numbers(Tensors):
-    """Tensors of the quantized model as a float node reads them: before any rounding."""
+class _ModelWithChoices:
+    """A model in parts, some of whose tensors another one can be chosen for."""
 
     def __init__(
-        self, quantized: _PartlyFloat, graph: StageGraph, float_cuts: frozenset[int]
+        self, graph: MergedGraph, outputs: Mapping[str, ir.Value], choices: list[_Choice]
     ) -> None:
-        places = {
-            value: Place(place.cut, _number_name(place.cut), place.passes)
-            for value, place in graph.stages.float_places.items()
+        model, self._parts = graph.finish(outputs.values())
+        self.choices = choices
+        self._extractor = Extractor(model)
+        starts = {part.first: place for place, part in enumerate(self._parts)}
+        self._part_of: dict[str, int] = {}
+        current = 0
+        for node in model.graph:
+            current = starts.get(node.name or "", current)
+            self._part_of.update((_name(value), current) for value in node.outputs)
+        self._outputs: list[dict[str, str]] = [{} for _ in self._parts]
+        for output, value in outputs.items():
+            self._outputs[self._part_of[_name(value)]][output] = _name(value)
+        self._passing = {name for part in self._parts for name in part.inputs}
+        models = [self._extract(place, _Choice({}, {})) for place in range(len(self._parts))]
+        self.chain = PartChain(models)
+        self._readers: dict[str, set[int]] = defaultdict(set)
+        """Tensor -> the parts that make it and read it."""
+        for place, part in enumerate(models):
+            for node in part.source.model.graph:
+                for read in outer_inputs(node):
+                    if not read.is_graph_input():
+                        self._readers[_name(read)].add(place)
+
+    def choose(self, choices: Collection[_Choice]) -> dict[int, PartModel]:
+        """Return the parts that differ where these tensors are chosen."""
+        chosen = _Choice({}, {})
+        for choice in choices:
+            chosen.replaced.update(choice.replaced)
+            chosen.outputs.update(choice.outputs)
+        others = {*chosen.replaced.values(), *chosen.outputs.values()}
+        differing = {self._part_of[name] for name in others}
+        differing.update(*(self._readers[old] for old in chosen.replaced))
+        found: dict[int, PartModel] = {}
+        needed: dict[int, set[str]] = defaultdict(set)
+        for place in sorted(differing, reverse=True):
+            earlier = sorted(name for name in others if self._part_of[name] < place)
+            found[place] = self._extract(place, chosen, earlier, sorted(needed[place]))
+            read = {_name(value) for value in found[place].source.model.graph.inputs}
+            for name in read.intersection(earlier):
+                needed[self._part_of[name]].add(name)
+        return found
+
+    def _extract(
+        self, place: int, choice: _Choice, earlier: Sequence[str] = (), needed: Sequence[str] = ()
+    ) -> PartModel:
+        """Return a part as it is for a choice.
+
+        `earlier` are tensors of earlier parts that it may read besides, `needed` those that later
+        ones do.
+        """
+        part = self._parts[place]
+        replaced = {old: new for old, new in choice.replaced.items() if old not in part.inputs}
+        passing = [*(name for name in part.outputs if name in self._passing), *needed]
+        outputs = {
+            name: choice.outputs.get(name, made) for name, made in self._outputs[place].items()
         }
-        super().__init__(graph, graph.stages.units.float_model, places)
-        self._quantized = quantized
-        self._float_cuts = float_cuts
+        wanted = tuple(dict.fromkeys([*passing, *outputs.values()]))
+        inputs = (*part.inputs, *earlier)
+        model = self._extractor.extract(Part(part.first, inputs, wanted), replaced=replaced)
+        model.graph.inputs[:] = [
+            value for value in model.graph.inputs if value.uses() or value.is_graph_output()
+        ]
+        return PartModel(
+            PortableModel(model),
+            {name: replaced.get(name, name) for name in passing},
+            {name: replaced.get(made, made) for name, made in outputs.items()},
+        )
 
-    def passes(self, place: Place) -> bool:
-        return place.cut in self._float_cuts and super().passes(place)
 
-    def make(self, cut: Cut, place: Place, value: ir.Value) -> None:
-        if place.cut in self._float_cuts:
-            self.graph.add(cut.float_nodes, self)
-            return
-        result = self._quantized[cut.value]
-        if cut.is_integer:
-            result = self.graph.dequantize(cut, result, self._quantized)
-        result = self.graph.cast(result, value.dtype)
-        if not cut.is_integer and (clips := cut.clips):
-            first = clips[0].inputs[0]
-            assert first is not None
-            known = {first: result}
-            self.graph.add(clips, known)
-            result = known[value]
-        self[value] = result
+def _name(value: ir.Value) -> str:
+    return value.name or ""
 
 
 def _read_by_float(units: Units, cut: Cut) -> Iterator[ir.Value]:

@@ -18,7 +18,7 @@ from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
 from bitwright.numerics.blocks import SHRINKS, quantize_in_blocks
 from bitwright.plan import QuantPlan
 from bitwright.recipe import ByLoss
-from bitwright.run import LayerInputs, LayerwiseRun, Piece
+from bitwright.run import LayerInputs, LayerwiseRun, Part
 from bitwright.support.wording import counted
 
 __all__ = ["SAMPLES", "measure_losses", "mix_bits"]
@@ -117,14 +117,14 @@ def _ends(model: ir.Model, readers: Iterable[str]) -> dict[str, ir.Value]:
 def _branch_losses(
     end: ir.Value, weights: Sequence[PlannedWeight], inputs: LayerInputs
 ) -> Iterator[tuple[PlannedWeight, float]]:
-    piece = Piece(inputs.node, _alive_before(end, inputs), (end.name or "",))
-    wanted = list(_results(inputs, piece, {}))
+    part = Part(inputs.node, _alive_before(end, inputs), (end.name or "",))
+    wanted = list(_results(inputs, part, {}))
     for weight in weights:
         blocks = quantize_in_blocks(weight.read(), weight.format(), shrinks=SHRINKS)
         name = weight.value.name or ""
         rounded = {name: ir.tensor(weight.restore(blocks), name=name)}
         lost = rows = 0.0
-        for exact, found in zip(wanted, _results(inputs, piece, rounded), strict=True):
+        for exact, found in zip(wanted, _results(inputs, part, rounded), strict=True):
             change = np.square(found - exact).sum(axis=-1)
             size = np.square(exact).sum(axis=-1)
             lost += float(np.divide(change, size, out=np.zeros_like(size), where=size > 0).sum())
@@ -150,8 +150,8 @@ def _alive_before(end: ir.Value, inputs: LayerInputs) -> tuple[str, ...]:
 
 
 def _results(
-    inputs: LayerInputs, piece: Piece, weights: Mapping[str, ir.TensorProtocol]
+    inputs: LayerInputs, part: Part, weights: Mapping[str, ir.TensorProtocol]
 ) -> Iterator[npt.NDArray[np.float64]]:
-    """Yield what comes out of a piece, sample by sample."""
-    for found in inputs.run(piece, weights):
-        yield found[piece.outputs[0]].astype(np.float64)
+    """Yield what comes out of a part, sample by sample."""
+    for found in inputs.run(part, weights):
+        yield found[part.outputs[0]].astype(np.float64)

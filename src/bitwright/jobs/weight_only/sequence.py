@@ -28,7 +28,7 @@ from bitwright.plan import QuantPlan, Smoothing
 from bitwright.recipe import WeightOnly
 from bitwright.rounding.store import BlockStore
 from bitwright.run import LayerInputs, LayerwiseRun, run_side_by_side
-from bitwright.run.layerwise import Pieces
+from bitwright.run.layerwise import PartOpener
 from bitwright.support.engines import LOCAL, Engine, Workers
 from bitwright.support.wording import counted
 
@@ -145,8 +145,8 @@ def _rounded(
     if samples is None or not groups:
         return
     starts = _starts(run_model, groups)
-    pieces = _pieces(xp, providers)
-    with _run(run_model, list(starts), samples, options, providers, pieces) as run:
+    opener = _part_opener(xp, providers)
+    with _run(run_model, list(starts), samples, options, providers, opener) as run:
 
         def read_groups() -> Iterator[tuple[LayerInputs, list[PlannedWeight], InputMoments | None]]:
             """Yield the weights of each layer that are missing, and the moments of its inputs."""
@@ -183,13 +183,13 @@ def _rounded(
                     inputs.put_weight(weight.run_name, weight.restored(store.get, xp))
 
 
-def _pieces(xp: Arrays, providers: Sequence[str] | None) -> Pieces | None:
+def _part_opener(xp: Arrays, providers: Sequence[str] | None) -> PartOpener | None:
     """Return what runs layers where `xp` computes; None: sessions, as where providers are named."""
     if xp is NUMPY or providers is not None:
         return None
-    from bitwright.learning.torch_pieces import TorchPieces
+    from bitwright.learning.torch_parts import TorchParts
 
-    return TorchPieces(xp.device)
+    return TorchParts(xp.device)
 
 
 @contextmanager
@@ -199,15 +199,15 @@ def _run(
     samples: Iterable[Feeds],
     options: WeightOnly,
     providers: Sequence[str] | None,
-    pieces: Pieces | None,
+    opener: PartOpener | None,
 ) -> Iterator[Iterable[tuple[LayerInputs, LayerInputs | None]]]:
     """Give the inputs of each layer, and beside them the float model's where they are needed."""
     if not options.error_propagation:
-        with LayerwiseRun(model, layers, samples, providers=providers, engine=pieces) as run:
+        with LayerwiseRun(model, layers, samples, providers=providers, engine=opener) as run:
             yield ((inputs, None) for inputs in run)
         return
     with run_side_by_side(
-        model, model, layers, samples, weights={}, providers=providers, engine=pieces
+        model, model, layers, samples, weights={}, providers=providers, engine=opener
     ) as pairs:
         yield ((inputs, floats) for floats, inputs in pairs)
 
@@ -253,8 +253,8 @@ def find_scaling(
     groups = _by_source(planned_weights(model, plan))
     starts = _starts(model, groups)
     found: dict[str, Smoothing] = {}
-    pieces = _pieces(xp, providers)
-    with LayerwiseRun(model, list(starts), samples, providers=providers, engine=pieces) as run:
+    opener = _part_opener(xp, providers)
+    with LayerwiseRun(model, list(starts), samples, providers=providers, engine=opener) as run:
         for inputs in run:
             source = starts[inputs.node]
             # A weight that others read too would be scaled for them as well.

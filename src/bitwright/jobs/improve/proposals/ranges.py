@@ -26,7 +26,7 @@ from bitwright.jobs.opening import Prepared
 from bitwright.numerics.quantize import fake_quantize
 from bitwright.plan import QuantPlan
 from bitwright.recipe import MSE, MeanExtremes, MinMax, MinMSE, Override, RangeMethod, Recipe
-from bitwright.run import LayerwiseRun, open_piece
+from bitwright.run import LayerwiseRun, open_path
 from bitwright.support.wording import counted
 
 __all__ = [
@@ -109,7 +109,7 @@ def better_methods(
     with LayerwiseRun(prepared.model, list(layers), samples, providers=prepared.providers) as run:
         for inputs in run:
             source, result, key = layers[inputs.node]
-            product = open_piece(
+            product = open_path(
                 prepared.model,
                 source,
                 result,

@@ -1,4 +1,4 @@
-"""Pieces of models in torch, and what is between them."""
+"""Parts of models in torch, and what is between them."""
 
 import numpy as np
 import onnx_ir as ir
@@ -7,10 +7,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bitwright.errors import DataError  # noqa: E402
-from bitwright.learning.torch_pieces import DeviceSpool, TorchPieces  # noqa: E402
+from bitwright.learning.torch_parts import DeviceSpool, TorchParts  # noqa: E402
 
 
-def piece(op_type, weight):
+def part(op_type, weight):
     x, y = ir.Value(name="x"), ir.Value(name="y")
     w = ir.Value(name="w", const_value=weight)
     node = ir.node(op_type, [x, w], outputs=[y])
@@ -18,22 +18,22 @@ def piece(op_type, weight):
     return ir.Model(graph, ir_version=10)
 
 
-def test_constants_are_those_of_the_piece():
+def test_constants_are_those_of_the_part():
     matrix = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
     x = np.eye(4, dtype=np.float32)
     made = ir.tensor_adapters.TorchTensor(torch.from_numpy(2 * matrix))
     lazy = ir.LazyTensor(lambda: made, dtype=ir.DataType.FLOAT, shape=ir.Shape((4, 3)), name="w")
     for weight, expected in ((ir.tensor(matrix), matrix), (lazy, 2 * matrix)):
-        run = TorchPieces("cpu").open(piece("MatMul", weight))
+        run = TorchParts("cpu").open(part("MatMul", weight))
         np.testing.assert_allclose(run({"x": x})["y"].numpy(), expected)
 
 
 def test_what_torch_has_not_is_left_to_others():
-    assert TorchPieces("cpu").open(piece("NonMaxSuppression", ir.tensor(np.zeros(1)))) is None
+    assert TorchParts("cpu").open(part("NonMaxSuppression", ir.tensor(np.zeros(1)))) is None
 
 
 def test_a_spool_gives_back_what_it_was_given():
-    spool = TorchPieces("cpu").make_spool()
+    spool = TorchParts("cpu").make_spool()
     rows = [np.arange(3, dtype=np.float32), np.arange(2, dtype=np.float32)]
     for row in rows:
         spool.append("x", row)

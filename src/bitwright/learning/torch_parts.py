@@ -1,4 +1,4 @@
-"""Pieces of a model run in torch, with the tensors between them on the device that computes."""
+"""Parts of a model run in torch, with the tensors between them on the device that computes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from bitwright.graph.tensors import inline_copy
 from bitwright.learning.torch_graph.executor import TorchGraph
 from bitwright.learning.torch_graph.movement import as_tensor
 
-__all__ = ["DeviceSpool", "TorchPieces"]
+__all__ = ["DeviceSpool", "TorchParts"]
 
-_MAX_PART = 0.5
-"""The part of a GPU's free memory that tensors between pieces may take."""
+_MAX_SHARE = 0.5
+"""The share of a GPU's free memory that tensors between parts may take."""
 
 
-class TorchPieces:
-    """Opens pieces of a model in torch on one device.
+class TorchParts:
+    """Opens parts of a model in torch on one device.
 
     >>> x, y = (ir.Value(name=name) for name in "xy")
     >>> graph = ir.Graph([x], [y], nodes=[ir.node("Relu", [x], outputs=[y])])
     >>> graph.opset_imports[""] = 21
-    >>> run = TorchPieces("cpu").open(ir.Model(graph, ir_version=10))
+    >>> run = TorchParts("cpu").open(ir.Model(graph, ir_version=10))
     >>> run({"x": np.float32([-1, 2])})["y"]
     tensor([0., 2.])
     """
@@ -37,7 +37,7 @@ class TorchPieces:
         self._device = device
 
     def make_spool(self) -> DeviceSpool:
-        """Return where the tensors between pieces are kept."""
+        """Return where the tensors between parts are kept."""
         return DeviceSpool(self._device)
 
     def open(self, part: ir.Model) -> Callable[[Mapping[str, Any]], dict[str, Any]] | None:
@@ -83,7 +83,7 @@ class DeviceSpool:
         self._rows: dict[str, list[torch.Tensor]] = {}
         self._room = float("inf")
         if device != "cpu":
-            self._room = _MAX_PART * torch.cuda.mem_get_info(device)[0]
+            self._room = _MAX_SHARE * torch.cuda.mem_get_info(device)[0]
 
     def append(self, name: str, array: Any) -> None:
         """Add a sample's array to a row."""

@@ -1,4 +1,4 @@
-"""Models in stages, against the same models in one graph."""
+"""Models in parts, against the same models in one graph."""
 
 import math
 
@@ -9,13 +9,13 @@ from support.models import build, make_cnn, make_samples, make_transformer, node
 import bitwright
 from bitwright.assess import open_units
 from bitwright.assess.comparison import side_by_side
-from bitwright.assess.comparison.stages import cut_stages
+from bitwright.assess.comparison.merged_graph import MergedGraph
 from bitwright.assess.sensitivity import variants
 from bitwright.graph import load_model
 
 
 def residual_blocks():
-    """Two blocks with a float sum around each: its tensor passes several stages."""
+    """Two blocks with a float sum around each: its tensor passes several parts."""
     nodes, weights, x = [], {}, "x"
     for block in range(3):
         a, b, y = f"a{block}", f"b{block}", f"y{block}"
@@ -42,7 +42,7 @@ SIZES = pytest.mark.parametrize("most", [1, 5], ids=["a cut each", "a few nodes 
 
 def cut_finely(monkeypatch, most):
     monkeypatch.setattr(side_by_side, "_MOST_NODES", most)
-    monkeypatch.setattr(variants, "cut_stages", lambda units, nodes: cut_stages(units, most))
+    monkeypatch.setattr(variants, "most_nodes", lambda nodes: most)
 
 
 def quantized(model, recipe):
@@ -54,7 +54,7 @@ def quantized(model, recipe):
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 @pytest.mark.sampled(8)
-def test_stages_compare_as_one_graph_does(make, recipe, most, monkeypatch):
+def test_parts_compare_as_one_graph_does(make, recipe, most, monkeypatch):
     model = make()
     result, samples = quantized(model, recipe)
     whole = bitwright.compare(model, result.model, data=samples)
@@ -75,7 +75,7 @@ def test_stages_compare_as_one_graph_does(make, recipe, most, monkeypatch):
 @pytest.mark.parametrize("recipe", list(RECIPES.values())[:3], ids=list(RECIPES)[:3])
 @pytest.mark.parametrize("make", [make_cnn, residual_blocks], ids=["cnn", "blocks"])
 @pytest.mark.sampled(4)
-def test_variants_in_stages_are_those_of_one_graph(make, recipe, most, monkeypatch):
+def test_variants_in_parts_are_those_of_one_graph(make, recipe, most, monkeypatch):
     model = make()
     result, samples = quantized(model, recipe)
     whole = bitwright.find_sensitivity(model, result.plan, data=samples)
@@ -92,28 +92,31 @@ def test_variants_in_stages_are_those_of_one_graph(make, recipe, most, monkeypat
         assert other.noise == pytest.approx(one.noise, rel=1e-3)
 
 
-def test_stages_cover_all_cuts_once_and_give_what_later_ones_read():
+def test_only_tensors_of_cuts_pass_from_part_to_part():
     model = residual_blocks()
     result, _ = quantized(model, "int8")
     units = open_units(load_model(model), load_model(result.model))
     for most in (1, 4, 9, math.inf):
-        stages = cut_stages(units, most)
-        assert [i for places in stages.cuts for i in places] == list(range(len(units.cuts)))
-        assert sum(len(paths) for paths in stages.paths) == 1
-        later = set().union(*stages.read_by_stage[1:])
-        assert set().union(*stages.given) == {
-            i
-            for i in later
-            if any(i in read for read in stages.read_by_stage[_stage_of(stages, i) + 1 :])
-        }
-    assert len(stages) == 1 and stages.given == (frozenset(),)
+        graph = MergedGraph(units, most)
+        allowed = {"x"}
+        for cut in units.cuts:
+            graph.begin(cut)
+            graph.add_float(cut)
+            graph.add_quantized(cut)
+            known = graph.quantized
+            allowed.add(graph.floats[cut.float_value].name)
+            allowed |= {known[cut.value].name, known[cut.measured].name}
+        merged, parts = graph.finish([])
+        made = {}
+        for place, part in enumerate(parts):
+            assert {made.get(name, -1) for name in part.inputs} <= set(range(-1, place))
+            assert allowed.issuperset(part.inputs)
+            made |= dict.fromkeys(part.outputs, place)
+        assert made.keys() == {name for part in parts for name in part.inputs} - {"x"}
+    assert len(parts) == 1
 
 
-def _stage_of(stages, place):
-    return next(i for i, places in enumerate(stages.cuts) if place in places)
-
-
-def test_wrong_sizes_inside_a_file_do_not_count_between_stages(monkeypatch):
+def test_wrong_sizes_inside_a_file_do_not_count_between_parts(monkeypatch):
     model = residual_blocks()
     result, samples = quantized(model, "int8")
     whole = bitwright.compare(model, result.model, data=samples)
