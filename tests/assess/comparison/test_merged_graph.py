@@ -106,7 +106,7 @@ def test_only_tensors_of_cuts_pass_from_part_to_part():
             known = graph.quantized
             allowed.add(graph.floats[cut.float_value].name)
             allowed |= {known[cut.value].name, known[cut.measured].name}
-        merged, parts = graph.finish([])
+        _, parts = graph.finish([])
         made = {}
         for place, part in enumerate(parts):
             assert {made.get(name, -1) for name in part.inputs} <= set(range(-1, place))
