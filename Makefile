@@ -42,9 +42,8 @@ mutants: $(STAMP)
 coverage: $(STAMP)
 	$(BIN)/pytest -m "not slow" -n auto --dist worksteal --cov --cov-report=html --cov-report=term:skip-covered
 
-# Tables of the documentation that come from the code: differences in docs/from-*.md, fields of recipes, public names.
+# Tables of the documentation that come from the code: fields of recipes, public names.
 guides: $(STAMP)
-	$(BIN)/python scripts/write_differences.py
 	$(BIN)/python scripts/write_recipe_page.py
 	$(BIN)/python scripts/write_api_page.py
 

@@ -59,7 +59,8 @@ def documented():
         module = importlib.import_module(module_name)
         for name in module.__all__:
             value = getattr(module, name)
-            if inspect.isclass(value) or inspect.isfunction(value):
+            is_ours = getattr(value, "__module__", "").startswith("bitwright.")
+            if is_ours and (inspect.isclass(value) or inspect.isfunction(value)):
                 yield pytest.param(value, id=f"{module_name}.{name}")
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 from bitwright.errors import RecipeError, did_you_mean
 
-__all__ = ["REPLACEMENTS", "install_as"]
+__all__ = ["REPLACEMENTS", "ModuleLoader", "import_installed", "install_as"]
 
 REPLACEMENTS = {
     "neural_compressor": "bitwright.compat.neural_compressor",
@@ -49,22 +51,36 @@ Did you mean 'onnxruntime.quantization'?
         _install(name, REPLACEMENTS[name])
 
 
+def import_installed(name: str) -> ModuleType:
+    """Import a module of the package that is installed, also where ours answers for its name.
+
+    >>> import_installed("json.decoder").__name__
+    'json.decoder'
+    """
+    for finder in sys.meta_path:
+        if isinstance(finder, _AliasFinder) and finder.answers(name):
+            with finder.suspended():
+                return importlib.import_module(name)
+    return importlib.import_module(name)
+
+
 def _install(name: str, ours: str) -> None:
     finder = _AliasFinder(name, ours)
     if finder in sys.meta_path:
         return
-    imported = [key for key in sys.modules if finder.answers(key)]
-    if imported:
+    finder.installed = finder.take_modules()
+    if finder.installed:
         warnings.warn(
             f"{name} was imported before install_as({name!r}): a module that took names from it "
             "keeps them. Call install_as first.",
             stacklevel=3,
         )
-    for key in imported:
-        del sys.modules[key]
     sys.meta_path.insert(0, finder)
     # Also sets the attribute of the package that it is in, which may have the other tool's.
     importlib.import_module(name)
+
+
+_SUSPENSION = threading.RLock()
 
 
 class _AliasFinder(MetaPathFinder):
@@ -73,6 +89,8 @@ class _AliasFinder(MetaPathFinder):
     def __init__(self, name: str, ours: str) -> None:
         self.name = name
         self.ours = ours
+        self.installed: dict[str, ModuleType] = {}
+        """The modules of the other package itself, as far as they were imported."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _AliasFinder) and self.name == other.name
@@ -95,18 +113,41 @@ class _AliasFinder(MetaPathFinder):
         if found is None:
             return None
         is_package = found.submodule_search_locations is not None
-        return ModuleSpec(fullname, _AliasLoader(ours), is_package=is_package)
+        loader = ModuleLoader(importlib.import_module, ours)
+        return ModuleSpec(fullname, loader, is_package=is_package)
+
+    def take_modules(self) -> dict[str, ModuleType]:
+        """Take the modules that have this name, or are in the package, out of those imported."""
+        return {key: sys.modules.pop(key) for key in [*sys.modules] if self.answers(key)}
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Let imports find the package that is installed, and keep what they load."""
+        with _SUSPENSION:
+            ours = self.take_modules()
+            sys.modules.update(self.installed)
+            sys.meta_path.remove(self)
+            try:
+                yield
+            finally:
+                self.installed = self.take_modules()
+                sys.modules.update(ours)
+                sys.meta_path.insert(0, self)
+                package, _, attribute = self.name.rpartition(".")
+                if package:
+                    setattr(sys.modules[package], attribute, ours[self.name])
 
 
-class _AliasLoader(Loader):
-    """Gives the module that we have; it stays one module, with two names."""
+class ModuleLoader(Loader):
+    """Gives a module that another name has; it stays one module, with two names."""
 
-    def __init__(self, ours: str) -> None:
-        self.ours = ours
+    def __init__(self, load: Callable[[str], ModuleType], name: str) -> None:
+        self.load = load
+        self.name = name
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Import our module."""
-        module = importlib.import_module(self.ours)
+        """Import the module by its own name."""
+        module = self.load(self.name)
         self.own_spec = module.__spec__
         return module
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from onnx import GraphProto, NodeProto, TensorProto
 
 from bitwright import graph
-from bitwright.compat.onnxruntime.gemm_to_matmul import read_names
-from bitwright.compat.onnxruntime.quant_utils import find_by_name
 from bitwright.errors import ModelError, did_you_mean
 
-__all__ = ["ModelEditing"]
+__all__ = ["ModelEditing", "iter_graphs", "read_names"]
 
 
 class ModelEditing:
@@ -82,8 +80,8 @@ class ModelEditing:
         self, node_name: str, new_nodes_list: Iterable[NodeProto], graph: GraphProto
     ) -> NodeProto | None:
         """Return the node of this name, from a graph or from nodes yet to be added, or None."""
-        found: NodeProto | None = find_by_name(node_name, [*graph.node, *new_nodes_list])
-        return found
+        nodes = (*graph.node, *new_nodes_list)
+        return next((node for node in nodes if node.name == node_name), None)
 
     def find_nodes_by_initializer(
         self, graph: GraphProto, initializer: TensorProto
@@ -121,8 +119,7 @@ class ModelEditing:
         known = self.get_initializer(tensor.name)
         if known is not None:
             self.initializer().remove(known)
-        declared = find_by_name(tensor.name, self.graph().input)
-        if declared is not None:
+        for declared in [value for value in self.graph().input if value.name == tensor.name]:
             self.graph().input.remove(declared)
 
     def remove_initializers(self, init_to_remove: Iterable[TensorProto]) -> None:
@@ -158,6 +155,22 @@ class ModelEditing:
     def used_names(self) -> set[str]:
         """Return what nodes read, those of bodies too, and what the model gives."""
         return {*read_names(self.graph()), *(value.name for value in self.graph().output)}
+
+
+def iter_graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """Yield a graph and the bodies of its nodes, and of the nodes in these."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                yield from iter_graphs(body)
+
+
+def read_names(graph: GraphProto) -> Iterator[str]:
+    """Yield the name of each input of each node, and of each output of a body."""
+    for inner in iter_graphs(graph):
+        yield from (name for node in inner.node for name in node.input if name)
+        yield from (value.name for value in inner.output if inner is not graph)
 
 
 def _rename(names: Any, old: str, new: str) -> None:

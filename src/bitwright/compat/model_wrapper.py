@@ -37,11 +37,13 @@ class ONNXModel(ModelEditing):
 
     def __init__(
         self,
-        model: str | Path | onnx.ModelProto | ir.Model | ONNXModel,
+        model: Any,
         plan: QuantPlan | None = None,
     ) -> None:
         if isinstance(model, ONNXModel):
             model = model.wrapped
+        elif isinstance(getattr(model, "model", None), onnx.ModelProto):
+            model = model.model  # of another tool's wrapper
         if isinstance(model, (str, Path)):
             model = graph.load_model(model)
         self.wrapped: ir.Model | onnx.ModelProto = model

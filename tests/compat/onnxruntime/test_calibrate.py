@@ -337,18 +337,6 @@ def test_a_collector_takes_more_arrays_lists_of_them_and_needs_some():
         collected(ours, "percentil", False, [])
 
 
-def test_divergences_are_the_peers():
-    rng = np.random.default_rng(0)
-    p, q = rng.random((2, 5, 3)).astype(np.float32) + 0.1
-    np.testing.assert_allclose(ours.rel_entr(p, q), peer.rel_entr(p, q), rtol=1e-6)
-    for options in ({}, {"base": 2.0}, {"axis": 1}):
-        np.testing.assert_allclose(
-            ours.entropy(p, q, **options), peer.entropy(p, q, **options), rtol=1e-5
-        )
-    with pytest.raises(RecipeError, match="positive"):
-        ours.entropy(p, q, base=0)
-
-
 @pytest.mark.parametrize("options", [{}, {"moving_average": True, "averaging_constant": 0.25}])
 @pytest.mark.parametrize("old", [None, {"x": (np.float32(-2), np.float32(1))}])
 def test_ranges_merge_as_the_peers(options, old, tmp_path):

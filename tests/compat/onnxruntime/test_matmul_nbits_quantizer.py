@@ -32,7 +32,7 @@ from bitwright.compat.onnxruntime.matmul_nbits_quantizer import (
     RTNWeightOnlyQuantConfig,
     main,
 )
-from bitwright.errors import BitwrightError, DataError, RecipeError
+from bitwright.errors import DataError, RecipeError
 
 peer = pytest.importorskip("onnxruntime.quantization.matmul_nbits_quantizer")
 
@@ -317,12 +317,6 @@ def test_small_functions_are_the_peers():
         ours.transpose_packed_int4_matrix(packed, 6, 8),
         peer.transpose_packed_int4_matrix(packed, 6, 8),
     )
-
-
-@pytest.mark.parametrize("name", ["Default", "HQQ", "NVAWQ"])
-def test_quantizers_of_one_node_say_what_to_use(name):
-    with pytest.raises(BitwrightError, match="give its configuration to MatMulNBitsQuantizer"):
-        getattr(ours, f"{name}WeightOnlyQuantizer")(ours.DefaultWeightOnlyQuantConfig())
 
 
 def test_int4_quant_algo_quantizes():

@@ -2,83 +2,47 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from onnx import numpy_helper
-from support.peer_overrides import both, in_types_of
+from support.models import make_cnn
 
-MODULES = both("tensor_quant_overrides")
-INITIALIZERS = {"w": numpy_helper.from_array(np.zeros((3, 2), np.float32), "w")}
-RANGE = {"rmin": 0.0, "rmax": 1.0}
+from bitwright.compat.onnxruntime.enums import QuantType
+from bitwright.compat.onnxruntime.override_checks import check_overrides
+from bitwright.errors import RecipeError
+
 FIXED = {"scale": 1.0, "zero_point": 0}
-
-
-def faults(overrides):
-    """Return what ours and what the peer's helper says about the same overrides."""
-    for module in MODULES:
-        helper = module.TensorQuantOverridesHelper(in_types_of(module, overrides))
-        default = in_types_of(module, "QUInt8")
-        yield helper.is_valid(INITIALIZERS, {"x"}, default)
+FITS = {"w1": [{"axis": 0}]}
 
 
 @pytest.mark.parametrize(
-    "overrides",
+    ("overrides", "words"),
     [
-        {"nowhere": [{}]},
-        {"x": {"symmetric": True}},
-        {"x": ["QInt8"]},
-        {"x": [{"scale": 1.0}]},
-        {"x": [{"zero_point": 1}]},
-        {"x": [{**FIXED, "rmax": 1.0}]},
-        {"x": [{**FIXED, "symmetric": True}]},
-        {"x": [{"reduce_range": True}]},
-        {"w": [{"convert": {"quant_type": "QInt16"}}]},
-        {"x": [{"convert": {"symmetric": True}}]},
-        {"x": [{"convert": {"quant_type": "QUInt8"}}]},
-        {"x": [{"quant_type": "QInt16", "convert": {"quant_type": "QInt16"}}]},
-        {"x": [{"convert": {"quant_type": "QInt16", "reduce_range": True}}]},
-        {"x": [{"convert": {"quant_type": "QInt16", "scale": 1.0}}]},
-        {"x": [{"convert": {"quant_type": "QInt16", **FIXED, "rmin": 0.0}}]},
-        {"x": [{"axis": 0}]},
-        {"w": [{"axis": 2}]},
-        {"w": [{"axis": -3}]},
-        {"w": [{"axis": 0}, {}]},
-        {"w": [{"symmetric": True}, {}, {}]},
-        {"w": [{"axis": 0, "scale": 1.0}]},
-        {"w": [{"axis": 0, **FIXED, "rmin": 0.0}]},
-        {"w": [{"axis": 0, "rmin": 1.0}]},
-        {"w": [{"axis": 0, "convert": {"quant_type": "QInt16"}}]},
+        ({"x": {"symmetric": True}}, "for 'x' are not in a list"),
+        ({"x": ["QInt8"]}, "are not in a dict"),
+        ({"x": [{"scale": 1.0}]}, "Must provide both 'scale' and 'zero_point' if one of"),
+        ({"x": [{**FIXED, "rmax": 1.0}]}, r"option\(s\) \[rmax\] are invalid with 'scale' and"),
+        ({"x": [{"reduce_range": True}]}, "only supported for initializers, not for activation x"),
+        ({"w1": [{"convert": {"quant_type": QuantType.QInt16}}]}, "Cannot use 'convert' override"),
+        ({"x": [{"convert": {"symmetric": True}}]}, "must specify a 'quant_type'"),
+        ({"x": [{"convert": {"quant_type": QuantType.QUInt8}}]}, "must differ from original"),
+        ({"x": [{"axis": 0}]}, "has per-channel overrides, but is not an initializer"),
+        ({"w1": [{"axis": 9}]}, "out-of-bounds for tensor w1"),
+        (
+            {"w1": [{"axis": 0}, {}]},
+            "Incorrect number of channel overrides for tensor w1",
+        ),
+        ({"w1": [{"axis": 0, "rmin": 1.0}]}, "Must provide both 'rmin' and 'rmax' if one is"),
     ],
     ids=str,
 )
-def test_a_fault_has_the_peers_words(overrides):
-    mine, theirs = faults(overrides)
-    assert mine == theirs
-    assert not mine[0]
+@pytest.mark.parametrize("before", [{}, FITS], ids=["first", "second"])
+def test_a_fault_of_any_tensor_has_the_peers_words(overrides, words, before):
+    with pytest.raises(RecipeError, match=words):
+        check_overrides(make_cnn(), {**before, **overrides}, QuantType.QUInt8)
 
 
-@pytest.mark.parametrize(
-    "second",
-    [
-        {"quant_type": "QInt16"},
-        {"symmetric": True},
-        {"reduce_range": True},
-        {"axis": 1},
-        {},
-        {**FIXED, "symmetric": True},
-        {**RANGE, "axis": 1},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("first", [RANGE, FIXED], ids=str)
-def test_channels_that_disagree_are_refused_where_the_peer_does(first, second):
-    (mine, mine_says), (theirs, theirs_says) = faults(
-        {"w": [{"axis": 0, "quant_type": "QInt8", **first}, second, first]}
-    )
-    assert not mine
-    assert not theirs
-    assert mine_says.split(" ")[0] in ("Channel", "Per-channel", "Tensor", "Must")
-    assert theirs_says
+def test_a_name_that_is_not_there_gets_a_suggestion():
+    with pytest.raises(RecipeError, match=r"not present in the model\. Did you mean 'w1'"):
+        check_overrides(make_cnn(), {**FITS, "w1_": [{}]}, QuantType.QUInt8)
 
 
 @pytest.mark.parametrize(
@@ -89,23 +53,11 @@ def test_channels_that_disagree_are_refused_where_the_peer_does(first, second):
         {"x": [{}]},
         {"x": [FIXED]},
         {"x": [{"rmin": 0.0}]},
-        {"x": [{"quant_type": "QInt16", "convert": {"quant_type": "QUInt8"}}]},
-        {"w": [{"reduce_range": True}]},
-        {"w": [{"axis": 0}]},
-        {"w": [{"axis": -2, **RANGE}, RANGE, {"axis": 0, **RANGE}]},
-        {"w": [{"axis": 1, **FIXED}, FIXED]},
+        {"x": [{"quant_type": QuantType.QInt16, "convert": {"quant_type": QuantType.QUInt8}}]},
+        {"w1": [{"reduce_range": True}]},
+        {"w1": [{"axis": -4}]},
     ],
     ids=str,
 )
 def test_what_fits_is_accepted(overrides):
-    mine, theirs = faults(overrides)
-    assert mine == theirs == (True, None)
-
-
-def test_every_tensor_is_checked_and_not_only_the_first():
-    mine, theirs = faults({"w": [{"axis": 0}], "x": [{"scale": 1.0}]})
-    assert theirs == (True, None)
-    assert mine == (
-        False,
-        "Must provide both 'scale' and 'zero_point' if one of the overrides is provided",
-    )
+    check_overrides(make_cnn(), overrides, QuantType.QUInt8)

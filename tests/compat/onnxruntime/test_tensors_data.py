@@ -18,29 +18,6 @@ from bitwright.compat.onnxruntime import write_calibration_table
 from bitwright.errors import DataError
 
 
-def test_tensor_data_works_like_the_peers():
-    ends = np.array(-1, np.float32), np.array(2, np.float32)
-    for module in (ours, peer):
-        data = module.TensorsData(module.CalibrationMethod.MinMax, {"x": ends})
-        assert list(data) == ["x"] and "x" in data and "y" not in data
-        assert list(data.keys()) == ["x"] and len(list(data.values())) == len(list(data.items()))
-        assert data["x"].range_value == ends
-        data["x"] = module.TensorData(lowest=ends[0], highest=ends[0], avg=ends[1], std=ends[1])
-        assert data["x"].avg_std == (ends[1], ends[1])
-        assert data["x"].to_dict().keys() == {"lowest", "highest", "avg", "std", "CLS"}
-        assert data.to_dict().keys() == {"CLS", "data", "calibration_method"}
-        with pytest.raises(RuntimeError):
-            data["y"] = data["x"]
-        with pytest.raises(TypeError):
-            module.TensorsData(module.CalibrationMethod.MinMax, {"x": 3})
-    with pytest.raises(AttributeError, match="avg"):
-        ours.TensorData(lowest=ends[0]).avg_std  # noqa: B018
-    with pytest.raises(DataError, match="Did you mean 'lowest'"):
-        ours.TensorData(lowes=ends[0])
-    with pytest.raises(DataError, match="float32 or float16"):
-        ours.TensorData(lowest=1.0)
-
-
 @pytest.mark.parametrize("method", ["MinMax", "Percentile", "Distribution"])
 @pytest.mark.parametrize(("writer", "reader"), [(ours, peer), (peer, ours), (ours, ours)])
 def test_files_are_exchanged_with_the_peer(tmp_path, method, writer, reader):

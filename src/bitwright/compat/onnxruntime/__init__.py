@@ -7,4 +7,7 @@
 
 import lazy_loader
 
+from bitwright.compat.onnxruntime.peer import hand_on_modules
+
+hand_on_modules()
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,7 +8,6 @@ the activations. Several `collect_data` calls add up. Nothing is written to disk
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
@@ -17,7 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.compat.onnxruntime.calibrator import CalibraterBase, Model
+from bitwright.compat.onnxruntime.cache import CalibrationCacheEncoder as CalibrationCacheEncoder
+from bitwright.compat.onnxruntime.cache import load_tensors_data as load_tensors_data
+from bitwright.compat.onnxruntime.cache import make_tensors_data
+from bitwright.compat.onnxruntime.cache import save_tensors_data as save_tensors_data
+from bitwright.compat.onnxruntime.calibrator import CalibraterBase as CalibraterBase
+from bitwright.compat.onnxruntime.calibrator import Model
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, as_member
 from bitwright.compat.onnxruntime.errors import raises_builtins
 from bitwright.compat.onnxruntime.histograms import (
@@ -27,49 +31,15 @@ from bitwright.compat.onnxruntime.histograms import (
     percentile_edges,
 )
 from bitwright.compat.onnxruntime.kl_search import least_divergence
-from bitwright.compat.onnxruntime.quant_utils import (
-    apply_plot,
-    load_model_with_shape_infer,
-    smooth_distribution,
-)
-from bitwright.compat.onnxruntime.readers import CalibrationDataReader
-from bitwright.compat.onnxruntime.tensors_data import (
-    CalibrationCacheEncoder,
-    TensorData,
-    TensorsData,
-    load_tensors_data,
-    save_tensors_data,
-)
+from bitwright.compat.onnxruntime.peer import hand_on, peer
+from bitwright.compat.onnxruntime.readers import CalibrationDataReader as CalibrationDataReader
 from bitwright.compat.options import ignore_unknown
 from bitwright.data import cache_samples
 from bitwright.decide.ranges.statistics import moments
 from bitwright.errors import DataError, RecipeError, did_you_mean
 from bitwright.observe import TensorSketch, fill_sketches
 
-__all__ = [
-    "CalibraterBase",
-    "CalibrationCacheEncoder",
-    "CalibrationDataCollector",
-    "CalibrationDataReader",
-    "CalibrationMethod",
-    "DistributionCalibrater",
-    "EntropyCalibrater",
-    "HistogramCalibrater",
-    "HistogramCollector",
-    "MinMaxCalibrater",
-    "PercentileCalibrater",
-    "TensorData",
-    "TensorsData",
-    "accepted_options",
-    "apply_plot",
-    "create_calibrator",
-    "entropy",
-    "load_model_with_shape_infer",
-    "load_tensors_data",
-    "rel_entr",
-    "save_tensors_data",
-    "smooth_distribution",
-]
+__getattr__, __dir__ = hand_on(__name__)
 
 
 @dataclass(eq=False, repr=False)
@@ -115,7 +85,7 @@ class MinMaxCalibrater(CalibraterBase):
         super().clear_collected_data()
         self._averages.clear()
 
-    def compute_data(self) -> TensorsData:
+    def compute_data(self) -> Any:
         """Return the range of each tensor, an array of one element, or of one for each channel."""
         self._need_data()
         data = {}
@@ -127,8 +97,8 @@ class MinMaxCalibrater(CalibraterBase):
                 high = np.maximum(np.abs(low), np.abs(high))
                 low = -high
             dtype = self._dtype(name)
-            data[name] = TensorData(lowest=low.astype(dtype), highest=high.astype(dtype))
-        return TensorsData(CalibrationMethod.MinMax, data)
+            data[name] = {"lowest": low.astype(dtype), "highest": high.astype(dtype)}
+        return make_tensors_data(CalibrationMethod.MinMax, data)
 
     def merge_range(self, old_range: Any, new_range: Any) -> Any:
         """Widen new ranges by old ones, or average them if that was asked for."""
@@ -139,8 +109,9 @@ class MinMaxCalibrater(CalibraterBase):
                 high = high + self.averaging_constant * (new_high - high)
             else:
                 low, high = np.minimum(low, new_low), np.maximum(high, new_high)
-            is_data = isinstance(old, TensorData) or isinstance(new_range[name], TensorData)
-            new_range[name] = TensorData(lowest=low, highest=high) if is_data else (low, high)
+            is_pair = isinstance(old, tuple) and isinstance(new_range[name], tuple)
+            data = peer("calibrate").TensorData(lowest=low, highest=high)
+            new_range[name] = (low, high) if is_pair else data
         return new_range
 
     def _ends(self, name: str, sketch: TensorSketch) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -181,30 +152,31 @@ class _HistogramMethod:
             return MagnitudeBins(self.num_bins, sizes.low, sizes.high, dtype)
         return EqualBins(self.num_bins, sizes.high, dtype)
 
-    def _of_tensor(self, bins: EqualBins | MagnitudeBins, dtype: npt.DTypeLike) -> TensorData:
+    def _fields(self, bins: EqualBins | MagnitudeBins, dtype: npt.DTypeLike) -> dict[str, Any]:
+        """Return what a `TensorData` has of a tensor, by name."""
         hist, edges = bins.hist, bins.edges
         if self.method == "distribution":
             middles = (edges[:-1] + edges[1:]).astype(float) / 2
             average, deviation = moments(middles, hist.astype(float), _POWERS[self.scenario])
-            return TensorData(
-                avg=np.array(average, dtype),
-                std=np.array(deviation, dtype),
-                hist=hist,
-                hist_edges=edges,
-                lowest=edges[0],
-                highest=edges[-1],
-            )
+            return {
+                "avg": np.array(average, dtype),
+                "std": np.array(deviation, dtype),
+                "hist": hist,
+                "hist_edges": edges,
+                "lowest": edges[0],
+                "highest": edges[-1],
+            }
         if self.method == "percentile":
             first, last = percentile_edges(hist, self.percentile, symmetric=self.symmetric)
         else:
             first, last = least_divergence(hist, self.num_quantized_bins, dtype)
         low = -edges[first] if self.method == "percentile" and self.symmetric else edges[first]
-        return TensorData(
-            lowest=np.array(max(low, bins.low), dtype),
-            highest=np.array(min(edges[last], bins.high), dtype),
-            hist=hist,
-            bins=edges,
-        )
+        return {
+            "lowest": np.array(max(low, bins.low), dtype),
+            "highest": np.array(min(edges[last], bins.high), dtype),
+            "hist": hist,
+            "bins": edges,
+        }
 
 
 @dataclass(eq=False, repr=False)
@@ -245,11 +217,11 @@ class HistogramCalibrater(CalibraterBase, _HistogramMethod):
                 self._bins[name] = self._bins_for(sizes, self._dtype(name))
         fill_sketches(self._open_runner(), self._bins, samples)
 
-    def compute_data(self) -> TensorsData:
+    def compute_data(self) -> Any:
         """Return the range of each tensor, with its histogram."""
         self._need_data()
-        data = {name: self._of_tensor(bins, self._dtype(name)) for name, bins in self._bins.items()}
-        return TensorsData(_METHODS[self.method], data)
+        data = {name: self._fields(bins, self._dtype(name)) for name, bins in self._bins.items()}
+        return make_tensors_data(_METHODS[self.method], data)
 
 
 _METHODS = {
@@ -295,19 +267,7 @@ class DistributionCalibrater(HistogramCalibrater):
     percentile: float = field(default=99.999, init=False)
 
 
-class CalibrationDataCollector(metaclass=abc.ABCMeta):
-    """Takes the values of tensors and gives what was found of them."""
-
-    @abc.abstractmethod
-    def collect(self, name_to_arr: Mapping[str, Any]) -> None:
-        """Take more values of tensors, by their names."""
-
-    @abc.abstractmethod
-    def compute_collection_result(self) -> Mapping[str, Any]:
-        """Return what was found of each tensor."""
-
-
-class HistogramCollector(CalibrationDataCollector, _HistogramMethod):
+class HistogramCollector(_HistogramMethod):
     """Ranges from histograms of arrays that the caller has.
 
     >>> collector = HistogramCollector("percentile", False, 128, 128, 99.0, "same")
@@ -358,44 +318,15 @@ class HistogramCollector(CalibrationDataCollector, _HistogramMethod):
         """Return (lowest, highest, counts, edges) of each tensor, or data with its deviation."""
         if not self._bins:
             raise DataError("no data is collected; call collect with arrays first.")
-        data = {name: self._of_tensor(*entry) for name, entry in self._bins.items()}
+        fields = {name: self._fields(*entry) for name, entry in self._bins.items()}
         if self.method == "distribution":
-            return dict(data)
-        names = ("lowest", "highest", "hist", "bins")
-        return {key: tuple(getattr(found, name) for name in names) for key, found in data.items()}
-
-
-def rel_entr(pk: npt.NDArray[Any], qk: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return p log(p / q) of each pair: 0 where p is 0, infinite where only q is.
-
-    >>> rel_entr(np.array([0.0, 1.0, 1.0]), np.array([0.0, 1.0, 0.0])).tolist()
-    [0.0, 0.0, inf]
-    """
-    result = np.where((pk == 0) & (qk >= 0), 0.0, np.inf).astype(pk.dtype)
-    both = (pk > 0) & (qk > 0)
-    result[both] = pk[both] * np.log(pk[both] / qk[both])
-    return result
-
-
-def entropy(
-    pk: npt.ArrayLike, qk: npt.ArrayLike, base: float | None = None, axis: int = 0
-) -> npt.NDArray[Any]:
-    """Return the Kullback-Leibler divergence of two distributions, which are normalised first.
-
-    >>> float(entropy([1, 1], [1, 1]))
-    0.0
-    """
-    if base is not None and base <= 0:
-        raise RecipeError(f"the base of a logarithm is positive, not {base}.")
-    p, q = np.broadcast_arrays(np.asarray(pk, np.float32), np.asarray(qk, np.float32))
-    p, q = (values / np.sum(values, axis=axis, keepdims=True) for values in (p, q))
-    total = np.sum(rel_entr(p, q), axis=axis)
-    return np.asarray(total if base is None else total / np.log(base), p.dtype)
+            return {name: peer("calibrate").TensorData(**found) for name, found in fields.items()}
+        return {name: tuple(found.values()) for name, found in fields.items()}
 
 
 def _ends_of(given: Any) -> tuple[Any, Any]:
     """Return the ends of a range that is given as data or as a pair."""
-    low, high = given.range_value if isinstance(given, TensorData) else given
+    low, high = given if isinstance(given, tuple) else given.range_value
     return low, high
 
 

@@ -13,7 +13,6 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.compat.onnxruntime.errors import InvalidDataError, raises_builtins
-from bitwright.compat.onnxruntime.tensors_data import TensorsData
 from bitwright.data import Samples, open_data
 from bitwright.jobs.opening import input_specs
 from bitwright.observe import MEMORY_BUDGET, Observation, SketchOptions, observe
@@ -120,7 +119,7 @@ class CalibraterBase:
         """Forget what was collected so far."""
         self._seen = Observation()
 
-    def compute_data(self) -> TensorsData:
+    def compute_data(self) -> Any:
         """Return the range of each tensor, from everything that was collected."""
         raise NotImplementedError
 

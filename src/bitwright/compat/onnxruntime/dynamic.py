@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.api import quantize
-from bitwright.compat.onnxruntime.differences import ACTIVATION_TYPE
 from bitwright.compat.onnxruntime.enums import QuantType, as_quant_type
 from bitwright.compat.onnxruntime.errors import raises_builtins
 from bitwright.compat.onnxruntime.options import translate_options
-from bitwright.compat.onnxruntime.writing import RETIRED, write_model
+from bitwright.compat.onnxruntime.peer_pass import QuantizerRequest, run_peer
+from bitwright.compat.onnxruntime.quant_utils import (
+    load_model_with_shape_infer,
+    update_opset_version,
+)
+from bitwright.compat.onnxruntime.registries import foreign_op_types, selected_op_types
+from bitwright.compat.onnxruntime.writing import RETIRED, write_model, write_of_peer
 from bitwright.compat.options import RecipeParts, read_names, read_switch
 from bitwright.recipe import Recipe
 from bitwright.recipe.rules import DYNAMIC_FIELDS
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["dynamic_op_types", "dynamic_recipe", "quantize_dynamic"]
 
 
-_RETIRED = {**RETIRED, "activation_type": ACTIVATION_TYPE}
+_RETIRED = {**RETIRED, "activation_type": "activations are uint8, measured at every run"}
 
 
 @raises_builtins(retired=_RETIRED)
@@ -52,18 +58,35 @@ def quantize_dynamic(
     True
     """
     parts = translate_options(extra_options)
-    op_types = dynamic_op_types(op_types_to_quantize)
-    parts.choose_nodes(op_types, nodes_to_quantize, nodes_to_exclude)
+    selected = selected_op_types(None, op_types_to_quantize)
+    parts.choose_nodes(dynamic_op_types(selected), nodes_to_quantize, nodes_to_exclude)
     parts.recipe.update(
         per_channel=read_switch("per_channel", per_channel),
         reduce_range=read_switch("reduce_range", reduce_range),
     )
     recipe = dynamic_recipe(parts, weight_type)
+    external_data = read_switch("use_external_data_format", use_external_data_format)
+    if foreign := foreign_op_types(model_input, None, selected):
+        request = QuantizerRequest(
+            model=update_opset_version(load_model_with_shape_infer(model_input), weight_type),
+            per_channel=per_channel,
+            reduce_range=reduce_range,
+            weight_type=weight_type,
+            activation_type=QuantType.QUInt8,
+            ranges=None,
+            nodes=nodes_to_quantize,
+            exclude=nodes_to_exclude,
+            op_types=selected,
+            extra_options={"MatMulConstBOnly": True, **(extra_options or {})},
+        )
+        job = partial(run_peer, request, None)
+        write_of_peer(job, foreign, model_output, external_data=external_data)
+        return
     write_model(
         lambda: quantize(model_input, recipe=recipe),
         model_input,
         model_output,
-        external_data=read_switch("use_external_data_format", use_external_data_format),
+        external_data=external_data,
     )
 
 

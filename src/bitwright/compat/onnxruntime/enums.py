@@ -29,7 +29,21 @@ __all__ = [
 ]
 
 
-class _Named(Enum):
+class _SameName(Enum):
+    """Members that equal those of the same name in the peer's enumeration of the same name.
+
+    The classes are ours, so that a script that names them loads no runtime.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Enum) or type(other).__name__ != type(self).__name__:
+            return False
+        return self.name == other.name
+
+    __hash__ = Enum.__hash__
+
+
+class _Named(_SameName):
     """Members that print as their names."""
 
     def __str__(self) -> str:
@@ -118,7 +132,7 @@ class QuantizedValueType(_Named):
         return as_member(QuantizedValueType, v, "kind of value")
 
 
-class CalibrationMethod(Enum):
+class CalibrationMethod(_SameName):
     """How a range is chosen.
 
     >>> CalibrationMethod.MinMax.name

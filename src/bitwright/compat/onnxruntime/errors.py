@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import ParamSpec, TypeVar
 
-from bitwright.compat.differences import Difference
 from bitwright.errors import (
     BitwrightError,
     DataError,
@@ -16,13 +15,13 @@ from bitwright.errors import (
     OutputError,
     RecipeError,
 )
+from bitwright.support.notices import warn_user
 
 __all__ = [
     "InvalidDataError",
     "InvalidModelError",
     "InvalidOutputError",
     "InvalidSettingError",
-    "NoOperatorQuantizersError",
     "PackageNeededError",
     "raises_builtins",
 ]
@@ -71,14 +70,6 @@ class PackageNeededError(MissingPackageError, RuntimeError):
     """
 
 
-class NoOperatorQuantizersError(BitwrightError, NotImplementedError):
-    """Something needs a quantizer class of one operator, which Bitwright does not have.
-
-    >>> issubclass(NoOperatorQuantizersError, NotImplementedError)
-    True
-    """
-
-
 _BUILTIN: dict[type[BitwrightError], type[BitwrightError]] = {
     RecipeError: InvalidSettingError,
     DataError: InvalidDataError,
@@ -90,12 +81,12 @@ _BUILTIN: dict[type[BitwrightError], type[BitwrightError]] = {
 
 
 def raises_builtins(
-    *, retired: Mapping[str, Difference] | None = None
+    *, retired: Mapping[str, str] | None = None
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Let a function raise errors that are built-in ones as well.
 
-    `retired` has arguments that older releases of ONNX Runtime's tool had, and what became of
-    each: they are taken with a warning.
+    `retired` has arguments that older releases of ONNX Runtime's tool had, and why each is ignored
+    with a warning.
 
     >>> @raises_builtins()
     ... def choose(): raise RecipeError("unknown option.")
@@ -109,7 +100,7 @@ def raises_builtins(
         def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
             for name in [key for key in kwargs if key in (retired or {})]:
                 kwargs.pop(name)
-                (retired or {})[name].warn(name)
+                warn_user(f"{name} is ignored: {(retired or {})[name]}.")
             try:
                 return function(*args, **kwargs)
             except tuple(_BUILTIN) as error:

@@ -34,7 +34,7 @@ from bitwright import graph
 from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.onnxruntime.commands import make_parser, run_command
 from bitwright.compat.onnxruntime.errors import raises_builtins
-from bitwright.compat.onnxruntime.quant_utils import attribute_to_kwarg
+from bitwright.compat.onnxruntime.peer import hand_on
 from bitwright.compat.options import read_names
 from bitwright.emit.bnb4 import check_block_size, emit_bnb4
 from bitwright.errors import ModelError, NothingQuantizedError, RecipeError, did_you_mean
@@ -42,7 +42,7 @@ from bitwright.numerics.codebooks import BLOCK_SIZES, CODEBOOKS, quantize_blocks
 from bitwright.run import open_session
 from bitwright.support.notices import warn_user
 
-__all__ = ["MatMulBnb4Quantizer", "ONNXModel", "attribute_to_kwarg", "main", "parse_args"]
+__getattr__, __dir__ = hand_on(__name__)
 
 logger = logging.getLogger(__name__)
 

@@ -15,10 +15,8 @@ import argparse
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import onnx
 
 from bitwright.api import quantize
@@ -28,7 +26,7 @@ from bitwright.compat.neural_compressor.settings import nearest_overrides
 from bitwright.compat.neural_compressor.weight_only import gptq_quantize
 from bitwright.compat.onnxruntime.commands import make_parser, read_boolean, run_command
 from bitwright.compat.onnxruntime.enums import QuantFormat, as_member
-from bitwright.compat.onnxruntime.errors import NoOperatorQuantizersError, raises_builtins
+from bitwright.compat.onnxruntime.errors import raises_builtins
 from bitwright.compat.onnxruntime.nbits_configs import (
     DefaultWeightOnlyQuantConfig,
     GPTQWeightOnlyQuantConfig,
@@ -39,11 +37,10 @@ from bitwright.compat.onnxruntime.nbits_configs import (
     WeightOnlyQuantConfig,
 )
 from bitwright.compat.onnxruntime.nbits_names import name_as_peer
-from bitwright.compat.onnxruntime.quant_utils import attribute_to_kwarg
+from bitwright.compat.onnxruntime.peer import hand_on
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.compat.options import read_names
 from bitwright.errors import DataError, NothingQuantizedError, RecipeError
-from bitwright.numerics.packing import pack, unpack
 from bitwright.recipe import (
     GPTQ,
     HQQ,
@@ -81,6 +78,8 @@ __all__ = [
     "rtn_quantize",
     "transpose_packed_int4_matrix",
 ]
+
+__getattr__, __dir__ = hand_on(__name__)
 
 logger = logging.getLogger(__name__)
 
@@ -221,64 +220,6 @@ def _rounding(config: WeightOnlyQuantConfig) -> RoundingMethod:
     raise RecipeError(f"there is no algorithm {config.algorithm!r}; use DEFAULT, RTN, GPTQ or HQQ.")
 
 
-# Steps of the other tool's own pass ---------------------------------------------------------
-
-
-def is_divisible(val1: int, val2: int) -> bool:
-    """Return whether one number is a multiple of another.
-
-    >>> is_divisible(64, 32), is_divisible(65, 32)
-    (True, False)
-    """
-    return val1 % val2 == 0
-
-
-def get_initializer(
-    name: str, graph_path: Sequence[onnx.GraphProto]
-) -> tuple[onnx.TensorProto, onnx.GraphProto] | tuple[None, None]:
-    """Return a constant and the graph that holds it, the innermost first, or (None, None)."""
-    for graph in reversed(graph_path):
-        for tensor in graph.initializer:
-            if tensor.name == name:
-                return tensor, graph
-    return None, None
-
-
-def transpose_packed_int4_matrix(
-    packed: npt.NDArray[np.uint8], rows: int, cols: int
-) -> npt.NDArray[np.uint8]:
-    """Return a matrix of nibbles, two to a byte with the low one first, transposed.
-
-    >>> transpose_packed_int4_matrix(np.array([0x21, 0x43], np.uint8), 2, 2).tolist()
-    [49, 66]
-    """
-    nibbles = unpack(packed.reshape(-1), 4, rows * cols, signed=False)
-    return pack(nibbles.reshape(rows, cols).T.reshape(-1), 4)
-
-
-class DefaultWeightOnlyQuantizer:
-    """Quantizes one node there; here `MatMulNBitsQuantizer` does a model, and this is an error."""
-
-    def __init__(self, config: WeightOnlyQuantConfig) -> None:
-        refuse_node_quantizer(type(self).__name__)
-
-
-class HQQWeightOnlyQuantizer(DefaultWeightOnlyQuantizer):
-    """Quantizes one node there; here `MatMulNBitsQuantizer` does a model, and this is an error."""
-
-
-class NVAWQWeightOnlyQuantizer(DefaultWeightOnlyQuantizer):
-    """Quantizes by another package there; here this is an error."""
-
-
-def refuse_node_quantizer(name: str) -> NoReturn:
-    """Raise the error that says what to use in the place of a quantizer of one weight."""
-    raise NoOperatorQuantizersError(
-        f"{name} works on one node at a time; give its configuration to MatMulNBitsQuantizer as "
-        "algo_config, which quantizes a model, and choose nodes there."
-    )
-
-
 # The command ----------------------------------------------------------------------------------
 
 
@@ -411,24 +352,6 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     for name in ("--calib_dataset_name", "--tokenizer_dir", "--calibration_method", "--cache_dir"):
         add(name, help="for nvidia_awq, which is refused")
     return parser.parse_args(arguments)
-
-
-def ort_convert_str_to_bool(value: str) -> bool:
-    """Return whether a word says yes: "true" or "1".
-
-    >>> ort_convert_str_to_bool("True"), ort_convert_str_to_bool("yes")
-    (True, False)
-    """
-    return value.lower() in ("true", "1")
-
-
-def parse_key_value_pair(s: str) -> tuple[str, int]:
-    """Return the op type and the axis in a word such as "MatMul:0".
-
-    >>> parse_key_value_pair("Gather:1")
-    ('Gather', 1)
-    """
-    return _as_axis(s)
 
 
 def _as_axis(text: str) -> tuple[str, int]:

@@ -10,7 +10,6 @@ import onnx
 
 from bitwright import graph
 from bitwright.api import import_qat
-from bitwright.compat.onnxruntime.differences import TRAINED_OPTIONS
 from bitwright.compat.onnxruntime.dynamic import quantize_dynamic
 from bitwright.compat.onnxruntime.enums import QuantFormat, QuantType, as_member
 from bitwright.compat.onnxruntime.errors import raises_builtins
@@ -83,7 +82,10 @@ def quantize_qat(
     parts = translate_options(extra_options)
     for key in sorted(extra_options or {}):
         if key != "EnableSubgraph":
-            TRAINED_OPTIONS.warn(f"option {key!r}")
+            warn_user(
+                f"option {key!r} is ignored: it has no meaning for a model whose scales were "
+                "trained."
+            )
     wanted = {
         "activation_type": (activation_type, "activation"),
         "weight_type": (weight_type, "weight"),

@@ -1,80 +1,72 @@
-"""`QDQQuantizer` and what it notes of tensors, where `onnxruntime.quantization` has them."""
+"""`QDQQuantizer`, on the peer's class; other names of the module are the peer's own."""
 
 from __future__ import annotations
 
-from bitwright.compat.onnxruntime.base_quantizer import BaseQuantizer
-from bitwright.compat.onnxruntime.enums import QuantizedValueType, QuantType
-from bitwright.compat.onnxruntime.onnx_quantizer import QDQQuantizer
-from bitwright.compat.onnxruntime.quant_records import (
-    QDQBiasQuantInfo,
-    QDQQuantParamProvider,
-    QDQQuantTensorType,
-    QDQScaleZpInitializers,
-    QDQTensorQuantInfo,
-    QDQTensorQuantizedValue,
-    QDQTensorQuantParams,
-    QDQTensorScaleZpInitializers,
-    QuantizationParams,
-    QuantizedValue,
-)
-from bitwright.compat.onnxruntime.quant_utils import (
-    DEQUANT_OP_NAME,
-    ONNX_TYPE_TO_NP_TYPE,
-    QUANT_OP_NAME,
-    add_dequant_output_suffix,
-    add_dequant_suffix,
-    add_quant_input_suffix,
-    add_quant_output_suffix,
-    add_quant_suffix,
-    compute_data_quant_params,
-    compute_scale_zp,
-    compute_scale_zp_blocked,
-    compute_scale_zp_float8,
-    find_by_name,
-    get_qmin_qmax_for_qType,
-    ms_domain,
-    normalize_axis,
-    quantize_onnx_initializer,
-    snap_zero_point_to_uint8,
-    tensor_proto_to_array,
-)
-from bitwright.compat.onnxruntime.registry import CreateQDQQuantizer
-from bitwright.compat.onnxruntime.tensors_data import TensorData
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-__all__ = [
-    "DEQUANT_OP_NAME",
-    "ONNX_TYPE_TO_NP_TYPE",
-    "QUANT_OP_NAME",
-    "BaseQuantizer",
-    "CreateQDQQuantizer",
-    "QDQBiasQuantInfo",
-    "QDQQuantParamProvider",
-    "QDQQuantTensorType",
-    "QDQQuantizer",
-    "QDQScaleZpInitializers",
-    "QDQTensorQuantInfo",
-    "QDQTensorQuantParams",
-    "QDQTensorQuantizedValue",
-    "QDQTensorScaleZpInitializers",
-    "QuantType",
-    "QuantizationParams",
-    "QuantizedValue",
-    "QuantizedValueType",
-    "TensorData",
-    "add_dequant_output_suffix",
-    "add_dequant_suffix",
-    "add_quant_input_suffix",
-    "add_quant_output_suffix",
-    "add_quant_suffix",
-    "compute_data_quant_params",
-    "compute_scale_zp",
-    "compute_scale_zp_blocked",
-    "compute_scale_zp_float8",
-    "find_by_name",
-    "get_qmin_qmax_for_qType",
-    "ms_domain",
-    "normalize_axis",
-    "quantize_onnx_initializer",
-    "snap_zero_point_to_uint8",
-    "tensor_proto_to_array",
-]
+import onnx
+
+from bitwright.compat.onnxruntime.enums import QuantFormat
+from bitwright.compat.onnxruntime.peer import hand_on, peer
+from bitwright.compat.onnxruntime.peer_pass import Names, QuantizerRequest
+from bitwright.compat.onnxruntime.planned_quantizer import PlannedQuantizer, recipe_parts
+from bitwright.compat.onnxruntime.registries import selected_op_types
+from bitwright.compat.onnxruntime.static_recipe import static_recipe
+
+__getattr__, __dir__ = hand_on(__name__)
+
+
+class QDQQuantizer(PlannedQuantizer, peer("qdq_quantizer").QDQQuantizer):  # type: ignore[misc]
+    """Q/DQ pairs around the ops of a model, from ranges such as a calibrator gives.
+
+    >>> import bitwright
+    >>> from bitwright.compat.onnxruntime import QuantType, create_calibrator
+    >>> demo = bitwright.load_demo()
+    >>> calibrator = create_calibrator(demo.model_path)
+    >>> calibrator.collect_data(demo.calibration[:8])
+    >>> types = QuantType.QInt8, QuantType.QUInt8
+    >>> quantizer = QDQQuantizer(demo.model_path, True, False, *types, calibrator.compute_data())
+    >>> bitwright.inspect(quantizer.quantize_model()).is_quantized
+    True
+    """
+
+    MARKS = ("tensors_to_quantize", "bias_to_quantize", "nodes_to_remove")
+    written = QuantFormat.QDQ
+
+    def __init__(
+        self,
+        model: str | Path | onnx.ModelProto,
+        per_channel: bool,
+        reduce_range: bool,
+        weight_qType: Any,  # noqa: N803
+        activation_qType: Any,  # noqa: N803
+        tensors_range: Any,
+        nodes_to_quantize: Names = None,
+        nodes_to_exclude: Names = None,
+        op_types_to_quantize: Names = None,
+        extra_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.request = QuantizerRequest(
+            model=model,
+            per_channel=per_channel,
+            reduce_range=reduce_range,
+            weight_type=weight_qType,
+            activation_type=activation_qType,
+            ranges=tensors_range,
+            nodes=nodes_to_quantize,
+            exclude=nodes_to_exclude,
+            op_types=op_types_to_quantize,
+            extra_options=extra_options,
+        )
+        self.check()
+        op_types = selected_op_types(self.written, op_types_to_quantize)
+        parts = recipe_parts(self.request, op_types)
+        self.recipe = static_recipe(parts, self.written, activation_qType, weight_qType)
+        super().__init__(**self.request.as_arguments(self.written))
+
+    def is_tensor_quantized(self, tensor_name: str) -> bool:
+        """Return whether a tensor has a pair: it is planned, or marked."""
+        planned = self.planned(tensor_name) is not None
+        return planned or bool(super().is_tensor_quantized(tensor_name))

@@ -8,18 +8,15 @@ The package has a function of this module's name, as ONNX Runtime's has:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import onnx
 
-from bitwright.compat.onnxruntime.calibrate import create_calibrator
 from bitwright.compat.onnxruntime.dynamic import quantize_dynamic
 from bitwright.compat.onnxruntime.enums import (
     CalibrationMethod,
     QuantFormat,
-    QuantizationMode,
     QuantType,
     as_member,
     as_quant_type,
@@ -27,139 +24,31 @@ from bitwright.compat.onnxruntime.enums import (
 from bitwright.compat.onnxruntime.errors import raises_builtins
 from bitwright.compat.onnxruntime.matmul_nbits_quantizer import MatMulNBitsQuantizer
 from bitwright.compat.onnxruntime.nbits_configs import WeightOnlyQuantConfig
-from bitwright.compat.onnxruntime.onnx_quantizer import ONNXQuantizer, QDQQuantizer
-from bitwright.compat.onnxruntime.quant_utils import (
-    MODEL_SIZE_THRESHOLD,
-    get_opset_version,
-    load_model_with_shape_infer,
-    model_has_pre_process_metadata,
-    save_and_reload_model_with_shape_infer,
-    update_opset_version,
-)
-from bitwright.compat.onnxruntime.readers import CalibrationDataReader
-from bitwright.compat.onnxruntime.registry import (
-    IntegerOpsRegistry,
-    QDQRegistry,
-    QLinearOpsRegistry,
-)
-from bitwright.compat.onnxruntime.static import check_types, quantize_static
-from bitwright.compat.onnxruntime.tensor_quant_overrides import TensorQuantOverridesHelper
-from bitwright.compat.onnxruntime.tensors_data import (
-    TensorsData,
-    load_tensors_data,
-    save_tensors_data,
-)
+from bitwright.compat.onnxruntime.peer import hand_on, peer
+from bitwright.compat.onnxruntime.static import quantize_static
+from bitwright.compat.onnxruntime.static_recipe import check_types
 from bitwright.compat.options import ignore_unknown
 from bitwright.graph import file_size
 
-__all__ = [
-    "CalibrationDataReader",
-    "CalibrationMethod",
-    "DynamicQuantConfig",
-    "IntegerOpsRegistry",
-    "ONNXQuantizer",
-    "QDQQuantizer",
-    "QDQRegistry",
-    "QLinearOpsRegistry",
-    "QuantConfig",
-    "QuantFormat",
-    "QuantType",
-    "QuantizationMode",
-    "StaticQuantConfig",
-    "TensorQuantOverridesHelper",
-    "TensorsData",
-    "check_static_quant_arguments",
-    "create_calibrator",
-    "get_qdq_config",
-    "load_model_with_shape_infer",
-    "load_tensors_data",
-    "model_has_pre_process_metadata",
-    "quantize",
-    "quantize_dynamic",
-    "quantize_static",
-    "save_and_reload_model_with_shape_infer",
-    "save_tensors_data",
-    "update_opset_version",
-]
+__getattr__, __dir__ = hand_on(__name__)
 
 Names = Sequence[str] | None
 NodeTest = Callable[[onnx.ModelProto, onnx.NodeProto], bool]
-
-
-@dataclass(eq=False, repr=False)
-class QuantConfig:
-    """What static and dynamic configurations have in common."""
-
-    activation_type: Any = QuantType.QUInt8
-    weight_type: Any = QuantType.QInt8
-    op_types_to_quantize: Names = None
-    nodes_to_quantize: Names = None
-    nodes_to_exclude: Names = None
-    per_channel: bool = False
-    reduce_range: bool = False
-    use_external_data_format: bool = False
-
-    def __post_init__(self) -> None:
-        """Take lists of the caller's own names, which may change."""
-        self.op_types_to_quantize = list(self.op_types_to_quantize or ())
-        self.nodes_to_quantize = list(self.nodes_to_quantize or ())
-        self.nodes_to_exclude = list(self.nodes_to_exclude or ())
-
-
-@dataclass(eq=False, repr=False)
-class _CalibrationConfig:
-    """The arguments of `quantize_static` that come first, as fields of the last base class do."""
-
-    calibration_data_reader: Any
-    calibrate_method: Any = CalibrationMethod.MinMax
-    quant_format: Any = QuantFormat.QDQ
-
-
-@dataclass(eq=False, repr=False)
-class StaticQuantConfig(QuantConfig, _CalibrationConfig):
-    """The arguments of `quantize_static`.
-
-    >>> StaticQuantConfig([]).activation_type
-    <QuantType.QInt8: 0>
-    """
-
-    activation_type: Any = QuantType.QInt8
-    calibration_providers: Names = None
-    extra_options: Mapping[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.extra_options = dict(self.extra_options or {})
-
-
-@dataclass(eq=False, repr=False)
-class DynamicQuantConfig(QuantConfig):
-    """The arguments of `quantize_dynamic`.
-
-    >>> DynamicQuantConfig(per_channel=True).per_channel
-    True
-    """
-
-    activation_type: Any = field(default=QuantType.QUInt8, init=False)
-    extra_options: Mapping[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.extra_options = dict(self.extra_options or {})
 
 
 @raises_builtins()
 def quantize(
     model_input: str | Path | onnx.ModelProto,
     model_output: str | Path,
-    quant_config: QuantConfig | WeightOnlyQuantConfig,
+    quant_config: Any,
 ) -> None:
     """Quantize a model as a configuration says.
 
     >>> import tempfile, bitwright
+    >>> from bitwright.compat import onnxruntime
     >>> demo = bitwright.load_demo()
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     config = StaticQuantConfig(demo.calibration[:8], per_channel=True)
+    ...     config = onnxruntime.StaticQuantConfig(demo.calibration[:8], per_channel=True)
     ...     quantize(demo.model_path, f"{folder}/q.onnx", config)
     ...     bitwright.inspect(f"{folder}/q.onnx").is_quantized
     True
@@ -169,14 +58,16 @@ def quantize(
         quantizer.process()
         quantizer.model.save_model_to_file(model_output, use_external_data_format=True)
         return
-    if not isinstance(quant_config, StaticQuantConfig | DynamicQuantConfig):
+    configs = peer("quantize")
+    is_static = isinstance(quant_config, configs.StaticQuantConfig)
+    if not is_static and not isinstance(quant_config, configs.DynamicQuantConfig):
         raise TypeError(
             "Invalid quantization config type: a configuration is a StaticQuantConfig, a "
             "DynamicQuantConfig or a WeightOnlyQuantConfig, "
             f"not a {type(quant_config).__name__}."
         )
     arguments = dict(vars(quant_config))
-    if isinstance(quant_config, StaticQuantConfig):
+    if is_static:
         quantize_static(model_input, model_output, **arguments)
     else:
         arguments.pop("activation_type", None)  # measured at run time, whatever it was set to
@@ -215,7 +106,7 @@ def get_qdq_config(
     op_types_to_quantize: Names = None,
     nodes_to_exclude: Sequence[str] | NodeTest | None = None,
     extra_options: Mapping[str, Any] | None = None,
-) -> StaticQuantConfig:
+) -> Any:
     """Return a configuration that quantizes every operator of a model, in QDQ format.
 
     `nodes_to_exclude` is a list of names, or a function of (model, node) that says which.
@@ -250,10 +141,14 @@ def get_qdq_config(
         for named in (activation_type, weight_type, *_override_types(options))
     }
     # Below opset 21 only the contrib operators take 4 bits; 16 bits raise the opset anyway.
-    if get_opset_version(model) < 21 and types & _FOUR_BIT and not types & _SIXTEEN_BIT:
+    if (
+        peer("quant_utils").get_opset_version(model) < 21
+        and types & _FOUR_BIT
+        and not types & _SIXTEEN_BIT
+    ):
         options["UseQDQContribOps"] = True
     uses_external = onnx.external_data_helper.uses_external_data
-    return StaticQuantConfig(
+    return peer("quantize").StaticQuantConfig(
         calibration_data_reader,
         calibrate_method=calibrate_method,
         quant_format=QuantFormat.QDQ,
@@ -264,7 +159,7 @@ def get_qdq_config(
         per_channel=per_channel,
         reduce_range=reduce_range,
         use_external_data_format=any(uses_external(t) for t in model.graph.initializer)
-        or file_size(model) >= MODEL_SIZE_THRESHOLD,
+        or file_size(model) >= peer("quant_utils").MODEL_SIZE_THRESHOLD,
         calibration_providers=calibration_providers,
         extra_options={**options, **(extra_options or {})},
     )

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
+from bitwright.compat.onnxruntime.cache import load_tensors_data, save_tensors_data
 from bitwright.compat.onnxruntime.calibrate import accepted_options, create_calibrator
 from bitwright.compat.onnxruntime.calibrator import calibrated_tensors
 from bitwright.compat.onnxruntime.enums import CalibrationMethod
-from bitwright.compat.onnxruntime.tensors_data import (
-    TensorData,
-    TensorsData,
-    load_tensors_data,
-    save_tensors_data,
-)
 from bitwright.decide.layout.entries import Layout
 from bitwright.decide.ops import DEFAULT_OP_TYPES
 from bitwright.errors import DataError
@@ -45,23 +41,28 @@ class PeerRanges:
         data, evaluation = self.stored(), NO_SAMPLES
         if data is None:
             samples = calibration.split(prepared.model)
-            data = self._calibrate(prepared, layout, samples)
-            evaluation = Evaluation.of(samples)
+            tensors = dict.fromkeys(layout.observed)
             if self.cache is not None:
-                save_tensors_data(data, self.cache, smooth_quant=self.smooth)
+                wanted = prepared.recipe.select.op_types or sorted(DEFAULT_OP_TYPES)
+                tensors |= dict.fromkeys(calibrated_tensors(prepared.model, wanted))
+            # Once through the samples: what is needed is kept.
+            data = self.calibrate(prepared.model, [*tensors], iter(samples), prepared.providers)
+            evaluation = Evaluation.of(samples)
         # Inside, a float16 model computes in float32, under names of its own.
-        found = {name: data.get(name) or data.get(_float16_name(name)) for name in layout.observed}
-        for name, ends in found.items():
-            if ends is None:
+        found = {}
+        for name in layout.observed:
+            known = next((key for key in (name, _float16_name(name)) if key in data), None)
+            if known is None:
                 raise DataError(
                     f"Quantization parameters are not specified for param {name}: the calibration "
                     "cache has no range of it; delete the file, or exclude the nodes that use it."
                 )
+            found[name] = data[known]
         return Calibrated(
             sketches=as_sketches(found), evaluation=evaluation, data=f"ranges by {self.method}"
         )
 
-    def stored(self) -> TensorsData | None:
+    def stored(self) -> Any:
         """Return the ranges of the cache, or None where they are to be found anew.
 
         >>> PeerRanges(CalibrationMethod.MinMax).stored() is None
@@ -91,32 +92,35 @@ class PeerRanges:
             )
         return data
 
-    def _calibrate(self, prepared: Prepared, layout: Layout, samples: Any) -> TensorsData:
+    def calibrate(
+        self, model: ir.Model, tensors: Sequence[str], samples: Any, providers: Any
+    ) -> Any:
+        """Return the ranges that the calibrator finds of tensors, and write them to the cache."""
         calibrator = create_calibrator(
-            prepared.model,
+            model,
             calibrate_method=self.method,
-            providers=prepared.providers,
+            providers=providers,
             extra_options=accepted_options(self.method, self.options),
         )
-        calibrator.tensors = layout.observed
+        calibrator.tensors = tensors
+        calibrator.collect_data(samples)
+        data = calibrator.compute_data()
         if self.cache is not None:
-            wanted = prepared.recipe.select.op_types or sorted(DEFAULT_OP_TYPES)
-            every = calibrated_tensors(prepared.model, wanted)
-            calibrator.tensors = list(dict.fromkeys([*layout.observed, *every]))
-        calibrator.collect_data(iter(samples))  # that is read once: what is needed is kept
-        return calibrator.compute_data()
+            save_tensors_data(data, self.cache, smooth_quant=self.smooth)
+        return data
 
 
 def as_sketches(tensors_range: Any) -> dict[str, TensorSketch]:
     """Return ranges as what calibration would have seen: their two ends.
 
+    >>> from bitwright.compat.onnxruntime import TensorData
     >>> one = TensorData(lowest=np.float32(-1), highest=np.float32(2))
     >>> as_sketches({"x": one})["x"].high
     2.0
     """
     sketches = {}
     for name, data in (tensors_range or {}).items():
-        if not isinstance(data, TensorData) and not hasattr(data, "range_value"):
+        if not hasattr(data, "range_value"):
             raise DataError(f"tensors_range[{name!r}] is a TensorData, not {data!r}.")
         ends = [np.asarray(end, np.float32).reshape(-1) for end in data.range_value]
         sketches[name] = TensorSketch.of(np.concatenate(ends), histogram=False)

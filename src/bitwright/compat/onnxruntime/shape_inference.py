@@ -12,6 +12,7 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright.api import preprocess
 from bitwright.compat.onnxruntime.errors import raises_builtins
+from bitwright.compat.onnxruntime.peer import hand_on
 from bitwright.errors import ModelError, RecipeError, did_you_mean
 from bitwright.graph import ExternalData
 from bitwright.run import open_session
@@ -21,7 +22,7 @@ from bitwright.support.scratch import ScratchFolder
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["quant_pre_process", "read_external_data"]
+__getattr__, __dir__ = hand_on(__name__)
 
 _LARGE_MODEL = 1 << 31
 _HALF_FLOATS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import onnx
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.compat.onnxruntime.differences import (
-    CONVERT_WITHOUT_PAIRS,
-    FLOAT8_CACHE,
-    MAY_NOT_RUN,
-)
+from bitwright.compat.onnxruntime.calibrator import calibrated_tensors
 from bitwright.compat.onnxruntime.enums import (
     CalibrationMethod,
     QuantFormat,
@@ -28,9 +24,24 @@ from bitwright.compat.onnxruntime.errors import raises_builtins
 from bitwright.compat.onnxruntime.half_floats import takes_float16_scales
 from bitwright.compat.onnxruntime.options import translate_options
 from bitwright.compat.onnxruntime.override_checks import check_overrides
+from bitwright.compat.onnxruntime.peer_pass import QuantizerRequest, run_peer
+from bitwright.compat.onnxruntime.quant_utils import (
+    load_model_with_shape_infer,
+    update_opset_version,
+)
 from bitwright.compat.onnxruntime.ranges import PeerRanges, is_sketch_file
 from bitwright.compat.onnxruntime.readers import read_in_strides
-from bitwright.compat.onnxruntime.writing import RETIRED, write_model
+from bitwright.compat.onnxruntime.registries import (
+    default_op_types,
+    foreign_op_types,
+    selected_op_types,
+)
+from bitwright.compat.onnxruntime.static_recipe import (
+    CALIBRATION_METHODS,
+    drop_settings_of_other_methods,
+    static_recipe,
+)
+from bitwright.compat.onnxruntime.writing import RETIRED, write_model, write_of_peer
 from bitwright.compat.options import RecipeParts, read_switch
 from bitwright.decide.opsets import has_float16, needed_opset
 from bitwright.errors import DataError, ModelError, RecipeError
@@ -38,30 +49,12 @@ from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import ON_CPU
 from bitwright.jobs.modes import mode_of
 from bitwright.numerics.types import QType
-from bitwright.recipe import (
-    Distribution,
-    Entropy,
-    MinMax,
-    Override,
-    Percentile,
-    RangeMethod,
-    Recipe,
-)
+from bitwright.recipe import Recipe
 from bitwright.run import open_session
 from bitwright.support.notices import warn_user
 from bitwright.verification.rounded import describe_rounded
 
-if TYPE_CHECKING:
-    import onnx
-
-__all__ = [
-    "CALIBRATION_METHODS",
-    "RangeChoice",
-    "check_settings",
-    "check_types",
-    "quantize_static",
-    "static_recipe",
-]
+__all__ = ["quantize_static"]
 
 
 @raises_builtins(retired=RETIRED)
@@ -99,49 +92,126 @@ def quantize_static(
     ...     bitwright.inspect(f"{folder}/q.onnx").is_quantized
     True
     """
-    parts = translate_options(extra_options)
-    parts.choose_nodes(op_types_to_quantize, nodes_to_quantize, nodes_to_exclude)
-    method = as_member(CalibrationMethod, calibrate_method, "calibration method")
-    parts.recipe.update(
+    written = as_member(QuantFormat, quant_format, "quantization format")
+    request = StaticRequest(
+        model=model_input,
+        reader=calibration_data_reader,
+        written=written,
+        op_types=selected_op_types(written, op_types_to_quantize),
         per_channel=read_switch("per_channel", per_channel),
         reduce_range=read_switch("reduce_range", reduce_range),
+        activation_type=activation_type,
+        weight_type=weight_type,
+        nodes=nodes_to_quantize,
+        exclude=nodes_to_exclude,
+        method=as_member(CalibrationMethod, calibrate_method, "calibration method"),
+        providers=calibration_providers,
+        extra_options=extra_options or {},
+        cache=None if calibration_cache_path is None else Path(calibration_cache_path),
     )
-    _drop_settings_of_other_methods(method, parts)
-    types = {
-        as_quant_type(activation_type, "activation type"),
-        as_quant_type(weight_type, "weight type"),
-    }
-    if QuantType.QFLOAT8E4M3FN in types and method is not CalibrationMethod.Distribution:
-        raise RecipeError(
-            "Only Distribution calibration method is supported for float quantization."
-        )
-    cache = None if calibration_cache_path is None else Path(calibration_cache_path)
-    sketches = _choose_ranges(method, parts, cache, float8=QuantType.QFLOAT8E4M3FN in types)
-    recipe = static_recipe(parts, quant_format, activation_type, weight_type)
-    recipe = _keep_float16(model_input, _write_four_bits(model_input, recipe))
-    if calibration_data_reader is None and (cache is None or not cache.exists()):
-        raise DataError(
-            "Either calibration_data_reader or an existing calibration_cache_path must be "
-            "provided. A reader may be any iterable of dicts."
-        )
-    if calibration_data_reader is None and recipe.smooth is not None:
-        raise DataError("SmoothQuant requires a calibration_data_reader: a cache has ranges only.")
+    external_data = read_switch("use_external_data_format", use_external_data_format)
+    _run(request, model_output, external_data=external_data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticRequest:
+    """The arguments of `quantize_static`."""
+
+    model: str | Path | onnx.ModelProto
+    reader: Any
+    written: QuantFormat
+    op_types: Sequence[str] | None
+    per_channel: bool
+    reduce_range: bool
+    activation_type: Any
+    weight_type: Any
+    nodes: Sequence[str] | None
+    exclude: Sequence[str] | None
+    method: CalibrationMethod
+    providers: Sequence[str] | None
+    extra_options: Mapping[str, Any]
+    cache: Path | None
+
+    @property
+    def is_float8(self) -> bool:
+        """Whether one of the types is float8."""
+        types = (self.activation_type, "activation type"), (self.weight_type, "weight type")
+        return any(as_quant_type(*given) is QuantType.QFLOAT8E4M3FN for given in types)
+
+    def recipe_parts(self) -> RecipeParts:
+        """Return the fields of a recipe that the arguments ask for."""
+        parts = translate_options(self.extra_options)
+        parts.choose_nodes(self.op_types, self.nodes, self.exclude)
+        parts.recipe.update(per_channel=self.per_channel, reduce_range=self.reduce_range)
+        drop_settings_of_other_methods(self.method, parts)
+        if self.is_float8 and self.method is not CalibrationMethod.Distribution:
+            raise RecipeError(
+                "Only Distribution calibration method is supported for float quantization."
+            )
+        return parts
+
+    def peer_ranges(self, parts: RecipeParts) -> PeerRanges:
+        """Return what gives the ranges that the peer's calibrator finds, or its cache has."""
+        options = dict(parts.calibration)
+        if "constant" in options:
+            options["averaging_constant"] = options.pop("constant")
+        return PeerRanges(self.method, options, self.cache, bool(parts.smooth.get("asked")))
+
+    def choose_ranges(self, parts: RecipeParts) -> Any:
+        """Choose the range method; return where else ranges come from than from observation."""
+        asked = parts.calibration
+        if self.is_float8:  # its scales come from deviations, which a cache would not serve
+            if self.cache is not None:
+                warn_user(
+                    "calibration_cache_path is ignored: float8 scales are deviations, which a "
+                    "cache of ranges does not have."
+                )
+            return None
+        is_plain = self.method is CalibrationMethod.MinMax and not asked.get("moving_average")
+        if is_sketch_file(self.cache) or (is_plain and self.cache is None):
+            symmetric = bool(asked.get("symmetric", False))
+            parts.recipe["ranges"] = CALIBRATION_METHODS[self.method](asked, symmetric)
+            return self.cache
+        return self.peer_ranges(parts)
+
+    def check_data(self, recipe: Recipe) -> None:
+        """Refuse a request without anything that ranges could come from."""
+        if self.reader is None and (self.cache is None or not self.cache.exists()):
+            raise DataError(
+                "Either calibration_data_reader or an existing calibration_cache_path must be "
+                "provided. A reader may be any iterable of dicts."
+            )
+        if self.reader is None and recipe.smooth is not None:
+            raise DataError(
+                "SmoothQuant requires a calibration_data_reader: a cache has ranges only."
+            )
+
+
+def _run(request: StaticRequest, output: str | Path, *, external_data: bool) -> None:
+    """Quantize by a plan of the whole model, and write it."""
+    parts = request.recipe_parts()
+    sketches = request.choose_ranges(parts)
+    recipe = static_recipe(parts, request.written, request.activation_type, request.weight_type)
+    recipe = _keep_float16(request.model, _write_four_bits(request.model, recipe))
+    request.check_data(recipe)
+    reader = read_in_strides(request.reader, parts.calibration.get("stride"))
     # A cache of another method is refused before any work; with one that fits, no data is read.
     if isinstance(sketches, PeerRanges) and sketches.stored() is not None and not recipe.smooth:
-        calibration_data_reader = None
-    overrides = (extra_options or {}).get("TensorQuantOverrides")
-    check_overrides(model_input, overrides, activation_type)
-    calibration = Calibration(
-        read_in_strides(calibration_data_reader, parts.calibration.get("stride")),
-        holdout=False,
-        sketches=sketches,
-    )
-    run = mode_of(recipe).quantize
+        reader = None
+    overrides = request.extra_options.get("TensorQuantOverrides")
+    check_overrides(request.model, overrides, request.activation_type)
+    foreign = foreign_op_types(request.model, request.written, request.op_types)
+    if foreign:
+        job = partial(_quantize_by_peer, request, request.peer_ranges(parts), reader)
+        write_of_peer(job, foreign, output, external_data=external_data)
+        return
+    calibration = Calibration(reader, holdout=False, sketches=sketches)
+    quantize = mode_of(recipe).quantize
     result = write_model(
-        lambda: run(model_input, recipe, calibration, calibration_providers, ON_CPU),
-        model_input,
-        model_output,
-        external_data=read_switch("use_external_data_format", use_external_data_format),
+        lambda: quantize(request.model, recipe, calibration, request.providers, ON_CPU),
+        request.model,
+        output,
+        external_data=external_data,
     )
     # Nothing is returned, so that nobody would read the plan's notes.
     if result is not None and (rounded := result.plan.rounded_by_runtime):
@@ -149,7 +219,40 @@ def quantize_static(
     # Some are refused when they are opened, some when they are run.
     runs = result is None or recipe.place.must_run or (result.outputs and _opens(result.model))
     if not runs:
-        MAY_NOT_RUN.warn("the model")
+        warn_user(
+            "the model is written: ONNX Runtime's CPU provider may not run it at its default "
+            "optimization level; switch optimizations off, or use a provider that has these types."
+        )
+
+
+def _quantize_by_peer(request: StaticRequest, ranges: PeerRanges, reader: Any) -> onnx.ModelProto:
+    """Quantize by the peer's own pass over the nodes, on the ranges that we find."""
+    options = request.extra_options
+    model = update_opset_version(
+        load_model_with_shape_infer(request.model),
+        request.weight_type,
+        request.activation_type,
+        options.get("TensorQuantOverrides"),
+        options.get("BlockSize", 0),
+    )
+    op_types = request.op_types or default_op_types(request.written)
+    loaded = graph.load_model(model)
+    graph.infer_shapes(loaded)
+    tensors = calibrated_tensors(loaded, op_types)
+    found = ranges.stored() or ranges.calibrate(loaded, tensors, reader, request.providers)
+    quantizer = QuantizerRequest(
+        model=model,
+        per_channel=request.per_channel,
+        reduce_range=request.reduce_range,
+        weight_type=request.weight_type,
+        activation_type=request.activation_type,
+        ranges=found,
+        nodes=request.nodes,
+        exclude=request.exclude,
+        op_types=op_types,
+        extra_options=options,
+    )
+    return run_peer(quantizer, request.written)
 
 
 def _opens(model: ir.Model) -> bool:
@@ -161,7 +264,7 @@ def _opens(model: ir.Model) -> bool:
     return True
 
 
-def _write_four_bits(model: str | Path | onnx.ModelProto, recipe: Recipe) -> Recipe:
+def _write_four_bits(model: Any, recipe: Recipe) -> Recipe:
     """Let contrib operators have types of 4 bits where the model's opset has no others, as there.
 
     Types of 16 bits and blocks raise the opset, and then it has 4 bits as well.
@@ -186,7 +289,7 @@ def _types_of(recipe: Recipe) -> set[QType]:
     return {recipe.activation, recipe.weight, *named}
 
 
-def _keep_float16(model: str | Path | onnx.ModelProto, recipe: Recipe) -> Recipe:
+def _keep_float16(model: Any, recipe: Recipe) -> Recipe:
     """Let a float16 model stay one, without Casts, where the other tool's runs.
 
     That takes opset 21. Float16 scales have too few digits for 16 bits.
@@ -202,146 +305,3 @@ def _keep_float16(model: str | Path | onnx.ModelProto, recipe: Recipe) -> Recipe
         and takes_float16_scales(loaded, None if types is None else frozenset(types))
     )
     return recipe.replace(float16="keep") if kept else recipe
-
-
-def _choose_ranges(
-    method: CalibrationMethod, parts: RecipeParts, cache: Path | None, *, float8: bool
-) -> Any:
-    """Choose the range method; return where else ranges come from than from observation."""
-    asked = parts.calibration
-    symmetric = bool(asked.get("symmetric", False))
-    if float8:  # whose scales come from deviations, which a cache of ranges would not serve
-        if cache is not None:
-            FLOAT8_CACHE.warn("calibration_cache_path")
-        return None
-    is_plain = method is CalibrationMethod.MinMax and not asked.get("moving_average")
-    if is_sketch_file(cache) or (is_plain and cache is None):
-        parts.recipe["ranges"] = CALIBRATION_METHODS[method](asked, symmetric)
-        return cache
-    options = {_CALIBRATOR_OPTIONS.get(name, name): value for name, value in asked.items()}
-    return PeerRanges(method, options, cache, bool(parts.smooth.get("asked")))
-
-
-_CALIBRATOR_OPTIONS = {"constant": "averaging_constant"}
-
-
-def static_recipe(
-    parts: RecipeParts, quant_format: Any, activation_type: Any, weight_type: Any
-) -> Recipe:
-    """Return the recipe of a static model as ONNX Runtime's tool makes it."""
-    written = as_member(QuantFormat, quant_format, "quantization format")
-    check_types(written, activation_type, weight_type)
-    if written is QuantFormat.QOperator:
-        _drop_pair_options(parts)
-    elif "constant_weights_only" in parts.select:
-        parts.drop("select.constant_weights_only", "only QOperator and dynamic models read it")
-    float8 = as_quant_type(weight_type, "weight type") is QuantType.QFLOAT8E4M3FN
-    if float8:
-        parts.recipe.update(ranges=Distribution(), weight_ranges=Distribution())
-    # There, such models are written for other runtimes.
-    parts.place["must_run"] = not (float8 or parts.recipe.get("block_size"))
-    parts.recipe.update(
-        name="onnxruntime",
-        format="qoperator" if written is QuantFormat.QOperator else "qdq",
-        activation=as_quant_type(activation_type, "activation type").qtype,
-        weight=as_quant_type(weight_type, "weight type").qtype,
-        # ONNX Runtime leaves clean-ups to quant_pre_process, and keeps the model's names.
-        optimize=False,
-        rounding="nearest",
-    )
-    # Its placement, too: every op of a listed type gets its pairs.
-    parts.emulate["conventions"] = "onnxruntime"
-    parts.place.update(isolated=True, float_bias_add=False)
-    return Recipe(**parts.build())
-
-
-def check_types(quant_format: QuantFormat, activation_type: Any, weight_type: Any) -> None:
-    """Refuse types that do not go together, or not with the format, in words that scripts match.
-
-    >>> check_types(QuantFormat.QOperator, QuantType.QInt16, QuantType.QInt8)
-    Traceback (most recent call last):
-    bitwright.errors.RecipeError: Only QuantFormat.QDQ supports 16-bit quantization types.
-    """
-    activation = as_quant_type(activation_type, "activation type")
-    weight = as_quant_type(weight_type, "weight type")
-    opening = "ONNXRuntime quantization doesn't support data format:"
-    float8 = QuantType.QFLOAT8E4M3FN
-    if activation is QuantType.QInt8 and weight is QuantType.QUInt8:
-        raise RecipeError(
-            f"{opening}activation_type=QuantType.QInt8, weight_type=QuantType.QUInt8; use int8 "
-            "weights, or uint8 activations."
-        )
-    if (activation is float8) != (weight is float8):
-        raise RecipeError(
-            f"{opening} activation_type=QuantType.{activation}, weight_type=QuantType.{weight}; "
-            "float8 is for both or for none."
-        )
-    if quant_format is QuantFormat.QOperator and 16 in (activation.qtype.bits, weight.qtype.bits):
-        raise RecipeError("Only QuantFormat.QDQ supports 16-bit quantization types.")
-
-
-_PAIR_OPTIONS = ("dedicated_pairs", "weight_pairs", "contrib_ops", "keep_activations")
-
-
-def _drop_pair_options(parts: RecipeParts) -> None:
-    """Leave out what is about Q/DQ pairs, which QOperator does without."""
-    reason = CONVERT_WITHOUT_PAIRS.why
-    for name in _PAIR_OPTIONS:
-        if parts.emulate.get(name):
-            parts.drop(f"emulate.{name}", reason)
-    if parts.recipe.get("block_size"):
-        parts.drop("recipe.block_size", reason)
-    overrides: dict[str, Override] = parts.recipe.get("overrides", {})
-    converted = [name for name, override in overrides.items() if override.convert is not None]
-    for name in converted:
-        CONVERT_WITHOUT_PAIRS.warn(f"'convert' in TensorQuantOverrides[{name!r}]")
-        overrides[name] = overrides[name].replace(convert=None, convert_for=None)
-
-
-@dataclass(frozen=True, slots=True)
-class RangeChoice:
-    """A range method, and the settings of calibration that it alone reads."""
-
-    make: Callable[..., RangeMethod]
-    settings: tuple[str, ...] = ()
-
-    def __call__(self, asked: Mapping[str, Any], symmetric: bool) -> RangeMethod:
-        """Return the range method with what was asked for."""
-        given = {name: asked[name] for name in self.settings if name in asked}
-        if given.pop("moving_average", False):
-            given["moving_average"] = asked.get("constant", 0.01)
-        return self.make(symmetric=symmetric, **given)
-
-
-CALIBRATION_METHODS: dict[Enum, RangeChoice] = {
-    CalibrationMethod.MinMax: RangeChoice(MinMax, ("moving_average",)),
-    CalibrationMethod.Entropy: RangeChoice(partial(Entropy, guarded=False), ("bins", "levels")),
-    CalibrationMethod.Percentile: RangeChoice(Percentile, ("percentile",)),
-    CalibrationMethod.Distribution: RangeChoice(Distribution),
-}
-
-# Other methods than Entropy read a histogram that is finer than any number of bins asked for.
-_HARMLESS = {"bins", "levels"}
-
-
-def check_settings(method: Enum, parts: RecipeParts, methods: Mapping[Enum, RangeChoice]) -> None:
-    """Refuse a setting that another method than the chosen one reads."""
-    for name, owner in _idle_settings(method, parts, methods).items():
-        raise RecipeError(f"{parts.options[f'calibration.{name}']} goes with {owner} only.")
-
-
-def _drop_settings_of_other_methods(method: Enum, parts: RecipeParts) -> None:
-    for name, owner in _idle_settings(method, parts, CALIBRATION_METHODS).items():
-        parts.drop(f"calibration.{name}", f"it goes with {owner} only")
-
-
-def _idle_settings(
-    method: Enum, parts: RecipeParts, methods: Mapping[Enum, RangeChoice]
-) -> dict[str, Enum]:
-    """Return the settings that are given for another method than the chosen one, and for which."""
-    return {
-        name: owner
-        for owner, calibrated in methods.items()
-        for name in {*calibrated.settings} - {*methods[method].settings} - _HARMLESS
-        if parts.calibration.get(name, False) is not False
-    }

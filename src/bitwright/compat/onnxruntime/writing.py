@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.compat.onnxruntime.differences import NOTHING_QUANTIZED, OPTIMIZE_MODEL
 from bitwright.compat.onnxruntime.storage import store_parameters
 from bitwright.errors import NothingQuantizedError
 from bitwright.jobs.result import Result
+from bitwright.support.notices import warn_user
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["RETIRED", "float_model", "write_model"]
+__all__ = ["RETIRED", "float_model", "write_model", "write_of_peer"]
 
-RETIRED = {"optimize_model": OPTIMIZE_MODEL}
-"""Arguments of older releases, and what became of them."""
+RETIRED = {
+    "optimize_model": "models are quantized as they are; run quant_pre_process before",
+}
+"""Arguments of older releases, and why they are ignored."""
 
 
 def write_model(
@@ -53,11 +55,28 @@ def write_model(
     return result
 
 
+def write_of_peer(
+    run: Callable[[], onnx.ModelProto],
+    foreign: Iterable[str],
+    model_output: str | Path,
+    *,
+    external_data: bool,
+) -> None:
+    """Write what the peer's own pass over the nodes gives, and warn that it is that."""
+    graph.check_destination(model_output)
+    warn_user(
+        f"a registry has other classes than the installed ones for {', '.join(sorted(foreign))}: "
+        "ONNX Runtime's own quantizer makes the whole model, on ranges that Bitwright finds."
+    )
+    outside = True if external_data else None
+    graph.save_model(graph.load_model(run()), model_output, external_data=outside)
+
+
 def float_model(
     model_input: str | Path | onnx.ModelProto, error: NothingQuantizedError
 ) -> ir.Model:
     """Return a model as it was, with its shapes, and warn why nothing of it is quantized."""
-    NOTHING_QUANTIZED.warn("the model", str(error).removesuffix("."))
+    warn_user(f"the model is written as it was: {str(error).removesuffix('.')}.")
     model = graph.load_model(model_input)
     graph.infer_shapes(model)
     return model

@@ -11,13 +11,13 @@ from typing import Any
 import onnx
 
 from bitwright.api import quantize
-from bitwright.compat.onnxruntime.base_quantizer import BaseQuantizer
 from bitwright.compat.onnxruntime.enums import (
     CalibrationMethod,
     QuantFormat,
     QuantizationMode,
     QuantType,
 )
+from bitwright.compat.onnxruntime.peer import peer
 from bitwright.compat.quark.given_ranges import QuantizationParams, QuantizerError
 from bitwright.compat.quark.tensor_quantizer import QuantizedValue, TensorQuantizer, as_type
 from bitwright.compat.vai_q_onnx.options import read_request
@@ -101,13 +101,13 @@ class VitisONNXQuantizer(TensorQuantizer):
         self.use_unsigned_relu = self.recipe.emulate.unsigned_relu
         self.quantized_tensor_type = tensor_types
         # Its types are the runtime's: those of the vendor have members of their own above.
-        self._inherited = BaseQuantizer(
+        self._inherited = peer("base_quantizer").BaseQuantizer(
             model,
             given["per_channel"],
             given["reduce_range"],
             QuantType.QInt8,
             QuantType.QUInt8,
-            ranges,
+            None,  # its ranges are answered above
             **{name: given[name] for name in _SELECTION},
             extra_options={
                 name: value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from bitwright.compat.onnxruntime.static import (
+from bitwright.compat.onnxruntime.static_recipe import (
     CALIBRATION_METHODS,
     RangeChoice,
     check_settings,

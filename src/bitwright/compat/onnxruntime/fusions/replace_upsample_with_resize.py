@@ -1,30 +1,33 @@
-"""Upsample, which newer opsets do not have, replaced by Resize."""
+"""Upsample, which newer opsets do not have, replaced by Resize.
+
+The peer's fusion states no coordinate mode, so that its Resize computes something else, and it
+fails on the scales of older opsets.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import NodeProto
 
-from bitwright.compat.onnxruntime.fusions.fusion import Fusion, Makers, Readers
-from bitwright.compat.onnxruntime.onnx_model import ONNXModel
+from bitwright.compat.onnxruntime.peer import hand_on, peer
 
-__all__ = ["Fusion", "ONNXModel", "ReplaceUpsampleWithResize"]
+__getattr__, __dir__ = hand_on(__name__)
 
 
-class ReplaceUpsampleWithResize(Fusion):
+class ReplaceUpsampleWithResize(peer("fusions.fusion").Fusion):  # type: ignore[misc]
     """Puts `Resize` of opset 11 and later in the place of each Upsample of an older opset.
 
     Upsample takes output i from input floor(i / scale), and `asymmetric` coordinates do, too.
     """
 
-    def __init__(self, model: ONNXModel, opset: int) -> None:
+    def __init__(self, model: Any, opset: int) -> None:
         super().__init__(model, "Resize", "Upsample")
         self.opset = opset
 
-    def fuse(
-        self, node: NodeProto, input_name_to_nodes: Readers, output_name_to_node: Makers
-    ) -> None:
+    def fuse(self, node: NodeProto, input_name_to_nodes: Any, output_name_to_node: Any) -> None:
         """Replace an Upsample node."""
         stem = node.name or node.output[0]
         roi, scales = f"{stem}_roi", f"{stem}_scales"
@@ -53,7 +56,7 @@ class ReplaceUpsampleWithResize(Fusion):
 
     def apply(self) -> bool:
         """Rewrite the model in place, sort it, and return whether anything changed."""
-        changed = super().apply()
+        changed = bool(super().apply())
         if changed:
             self.model.topological_sort()
         return changed

@@ -15,7 +15,7 @@ from support.fusion_models import (
 from support.models import build, make_cnn, node, normal, ops, run
 from support.peer_overrides import both
 
-from bitwright.errors import BitwrightError, OutputError
+from bitwright.errors import OutputError
 
 MODULES = both("execution_providers.qnn.preprocess")
 MINE = MODULES[0].qnn_preprocess_model
@@ -116,9 +116,8 @@ def test_channels_last_computes_the_same(tmp_path):
 )
 def test_what_cannot_be_is_refused_as_by_the_peer(options, words, tmp_path):
     for module in MODULES:
-        with pytest.raises(ValueError, match=words) as caught:
+        with pytest.raises(ValueError, match=words):
             module.qnn_preprocess_model(make_nameless(), tmp_path / "m.onnx", **options)
-        assert isinstance(caught.value, BitwrightError) == (module is MODULES[0])
 
 
 def test_metadata_stay(tmp_path):

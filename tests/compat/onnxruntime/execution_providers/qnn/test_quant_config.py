@@ -11,7 +11,6 @@ from support.peer_overrides import both, in_types_of, normal_form
 from support.peer_runs import PeerReader
 
 from bitwright.compat.onnxruntime import QuantType, quantize
-from bitwright.errors import RecipeError
 
 MODULES = both("execution_providers.qnn.quant_config")
 
@@ -84,6 +83,16 @@ def test_the_configuration_is_the_peers(options, opset):
     assert mine == theirs
 
 
+def test_a_tensor_is_not_converted_to_its_own_type():
+    # The peer does, and its own check of overrides refuses that.
+    mine, theirs = (
+        config_of(m, make_network(), init_overrides={"m": [{"symmetric": True}]}) for m in MODULES
+    )
+    entries = [config.extra_options["TensorQuantOverrides"] for config in (mine, theirs)]
+    assert not any("convert" in entry for many in entries[0].values() for entry in many)
+    assert any("convert" in entry for many in entries[1].values() for entry in many)
+
+
 def test_the_given_overrides_stay_as_they_are():
     given = {"m": [{"quant_type": QuantType.QUInt16}]}
     before = copy.deepcopy(given)
@@ -114,14 +123,3 @@ def test_a_model_made_with_it_is_close_to_the_float_one(options, tmp_path):
     config = MODULES[0].get_qnn_qdq_config(model, samples, **in_types_of(MODULES[0], options))
     quantize(model, tmp_path / "q.onnx", config)
     assert quality(model, tmp_path / "q.onnx", samples) > 25
-
-
-def test_an_override_that_does_not_fit_is_refused():
-    with pytest.raises(RecipeError, match="'nowhere' in TensorQuantOverrides is not present"):
-        MODULES[0].get_qnn_qdq_config(make_network(), [], init_overrides={"nowhere": [{}]})
-
-
-def test_an_override_in_the_way_is_warned_of(caplog):
-    options = {"activation_type": "QUInt16", "init_overrides": {"b": [{"symmetric": True}]}}
-    config_of(MODULES[0], make_network(), **options)
-    assert "'b', input weight of the MatMul 'product', is overridden already" in caplog.text

@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
-from onnx import ModelProto, ValueInfoProto
+from onnx import ModelProto
 
 from bitwright import graph
-from bitwright.compat.onnxruntime.errors import InvalidSettingError
-from bitwright.compat.onnxruntime.execution_providers.qnn.fixed_shapes import (
-    fix_input_shape,
-    fix_output_shapes,
-)
 from bitwright.compat.onnxruntime.execution_providers.qnn.fusion_lpnorm import (
     FusionLpNormalization,
 )
 from bitwright.compat.onnxruntime.execution_providers.qnn.fusion_spacetodepth import (
     FusionSpaceToDepth,
 )
-from bitwright.compat.onnxruntime.fusions import FusionGelu, FusionLayerNormalization
+from bitwright.compat.onnxruntime.fusions.fusion_gelu import FusionGelu
+from bitwright.compat.onnxruntime.fusions.fusion_layernorm import FusionLayerNormalization
 from bitwright.compat.onnxruntime.onnx_model import ONNXModel
-from bitwright.compat.onnxruntime.quant_utils import get_opset_version
+from bitwright.compat.onnxruntime.peer import hand_on, peer
 from bitwright.compat.onnxruntime.shape_inference import read_external_data
-from bitwright.errors import did_you_mean
 from bitwright.run import open_session
 from bitwright.support.scratch import ScratchFolder
 
-__all__ = [
-    "FusionGelu",
-    "FusionLayerNormalization",
-    "FusionLpNormalization",
-    "FusionSpaceToDepth",
-    "InputOutputNameMap",
-    "ONNXModel",
-    "qnn_preprocess_model",
-    "save_and_reload_optimize_model",
-    "update_io_to_channel_last",
-]
+__getattr__, __dir__ = hand_on(__name__)
 
 logger = logging.getLogger(__name__)
 
@@ -88,34 +74,15 @@ def qnn_preprocess_model(
     proto = model_input if isinstance(model_input, ModelProto) else onnx.load(str(model_input))
     model = ONNXModel(save_and_reload_optimize_model(proto, shape_infer=True))
     changed = bool(dynamic_input_shapes)
-    for name, shape in dynamic_input_shapes or ():
-        fix_input_shape(model.model.graph, name, [int(size) for size in shape.split(",")])
-    if changed:
-        fix_output_shapes(model.model)
+    if dynamic_input_shapes:
+        _fix_shapes(model.model, dynamic_input_shapes)
     if exclude_initializer_from_input:
-        changed |= _exclude_initializers(model)
-    fusions = [FusionGelu(model), FusionLpNormalization(model), FusionSpaceToDepth(model)]
-    if fuse_layernorm:
-        opset = get_opset_version(model.model)
-        if opset >= 17:
-            fusions.append(FusionLayerNormalization(model))
-        else:
-            logger.warning(
-                "layer norms are not fused: LayerNormalization is there from opset 17 on, and the "
-                "model has %d; raise it with onnx.version_converter.",
-                opset,
-            )
-    for fusion in fusions:
-        changed |= fusion.apply()
-    if inputs_to_make_channel_last or outputs_to_make_channel_last:
-        update_io_to_channel_last(
-            model.model,
-            inputs_to_make_channel_last,
-            outputs_to_make_channel_last,
-            _TRANSPOSE_PREFIX,
-            model.get_largest_node_name_suffix(_TRANSPOSE_PREFIX) + 1,
-        )
-        changed = True
+        from onnxruntime.tools.remove_initializer_from_input import remove_initializer_from_input
+
+        changed |= remove_initializer_from_input(model.model)
+    changed |= _fuse(model, layer_norms=fuse_layernorm)
+    chosen = inputs_to_make_channel_last or (), outputs_to_make_channel_last or ()
+    changed |= _make_channels_last(model, *chosen)
     changed |= _name_nodes(model)
     if changed:
         model.topological_sort()
@@ -145,16 +112,45 @@ def save_and_reload_optimize_model(model: ModelProto, shape_infer: bool) -> Mode
     return optimized
 
 
-def _exclude_initializers(model: ONNXModel) -> bool:
-    """Make constants of the inputs that have a default, and return whether there are any."""
-    if model.ir_version() < 4:
-        logger.warning("before IR version 4 every initializer is an input; they stay as they are.")
-        return False
-    names = model.get_initializer_name_set()
-    inputs = [value for value in model.graph().input if value.name in names]
-    for value in inputs:
-        model.graph().input.remove(value)
-    return bool(inputs)
+def _fuse(model: ONNXModel, *, layer_norms: bool) -> bool:
+    """Make single nodes of patterns, and return whether there are any."""
+    kinds: list[Any] = [FusionGelu, FusionLpNormalization, FusionSpaceToDepth]
+    opset = peer("quant_utils").get_opset_version(model.model)
+    if layer_norms and opset >= 17:
+        kinds.append(FusionLayerNormalization)
+    elif layer_norms:
+        logger.warning(
+            "layer norms are not fused: LayerNormalization is there from opset 17 on, and the "
+            "model has %d; raise it with onnx.version_converter.",
+            opset,
+        )
+    changed = [kind(model).apply() for kind in kinds]
+    return any(changed)
+
+
+def _fix_shapes(model: ModelProto, shapes: Sequence[tuple[str, str]]) -> None:
+    """Set the shapes of inputs, and those of outputs that follow from them."""
+    from onnxruntime.tools.onnx_model_utils import fix_output_shapes, make_input_shape_fixed
+
+    for name, shape in shapes:
+        make_input_shape_fixed(model.graph, name, [int(size) for size in shape.split(",")])
+    fix_output_shapes(model)
+
+
+def _make_channels_last(model: ONNXModel, inputs: Sequence[str], outputs: Sequence[str]) -> bool:
+    """Move the channels of inputs and outputs last, and return whether any are named.
+
+    One by one: the peer keeps the names in a set, whose order is another in each process.
+    """
+    update = peer("execution_providers.qnn.preprocess").update_io_to_channel_last
+    number = model.get_largest_node_name_suffix(_TRANSPOSE_PREFIX) + 1
+    for name in dict.fromkeys(inputs):
+        update(model.model, [name], None, _TRANSPOSE_PREFIX, number)
+        number += 1
+    for name in dict.fromkeys(outputs):
+        update(model.model, None, [name], _TRANSPOSE_PREFIX, number)
+        number += 1
+    return bool(inputs or outputs)
 
 
 def _name_nodes(model: ONNXModel) -> bool:
@@ -166,122 +162,3 @@ def _name_nodes(model: ONNXModel) -> bool:
         number += 1
         logger.warning("a %s without a name is now called %r.", node.op_type, node.name)
     return bool(nameless)
-
-
-class InputOutputNameMap:
-    """New names, for the inside of a graph, of inputs and outputs whose layout changes.
-
-    >>> names = InputOutputNameMap({"x", "x_channel_first_0"}, {"x": ValueInfoProto()}, {})
-    >>> names.get_new_name("x"), names.new_value_infos[0].name
-    ('x_channel_first_1', 'x_channel_first_1')
-    """
-
-    def __init__(
-        self,
-        orig_tensor_names: set[str],
-        orig_graph_inputs: Mapping[str, ValueInfoProto],
-        orig_graph_outputs: Mapping[str, ValueInfoProto],
-    ) -> None:
-        self.orig_tensor_names = orig_tensor_names
-        self.orig_graph_inputs = orig_graph_inputs
-        self.orig_graph_outputs = orig_graph_outputs
-        self.updated_io_names: dict[str, str] = {}
-        self.new_value_infos: list[ValueInfoProto] = []
-
-    def get_new_name(self, orig_name: str) -> str:
-        """Return the inner name of an input or output, with a description of it once."""
-        if orig_name not in self.updated_io_names:
-            prefix = f"{orig_name}_channel_first_"
-            rests = (name.removeprefix(prefix) for name in self.orig_tensor_names)
-            number = max((int(rest) for rest in rests if rest.isdigit()), default=-1) + 1
-            known = {**self.orig_graph_outputs, **self.orig_graph_inputs}
-            info = ValueInfoProto()
-            info.CopyFrom(known[orig_name])
-            info.name = self.updated_io_names[orig_name] = f"{prefix}{number}"
-            self.new_value_infos.append(info)
-        return self.updated_io_names[orig_name]
-
-
-def update_io_to_channel_last(
-    model: ModelProto,
-    inputs_to_update: Sequence[str] | None,
-    outputs_to_update: Sequence[str] | None,
-    transpose_node_name_prefix: str = _TRANSPOSE_PREFIX,
-    transpose_node_name_start_suffix: int = 0,
-) -> None:
-    """Move the channels of named inputs and outputs last, with a Transpose inside for each.
-
-    >>> import bitwright
-    >>> model = onnx.load(bitwright.load_demo().model_path)
-    >>> update_io_to_channel_last(model, ["image"], None)
-    >>> model.graph.node[-1].op_type, list(model.graph.node[-1].attribute[0].ints)
-    ('Transpose', [0, 3, 1, 2])
-    """
-    main = model.graph
-    inputs = {value.name: value for value in main.input}
-    outputs = {value.name: value for value in main.output}
-    # In the order given, each once.
-    chosen_inputs = [*dict.fromkeys(inputs_to_update or ())]
-    chosen_outputs = [*dict.fromkeys(outputs_to_update or ())]
-    for chosen, known, kind in (
-        (chosen_inputs, inputs, "input"),
-        (chosen_outputs, outputs, "output"),
-    ):
-        for name in chosen:
-            _check_layout(name, known, kind)
-    tensors = {name for node in main.node for name in node.input if name}
-    names = InputOutputNameMap({*tensors, *inputs, *outputs}, inputs, outputs)
-    for node in main.node:
-        for index, name in enumerate(node.input):
-            if name in chosen_inputs or name in chosen_outputs:
-                node.input[index] = names.get_new_name(name)
-        for index, name in enumerate(node.output):
-            if name in chosen_outputs:
-                node.output[index] = names.get_new_name(name)
-    number = transpose_node_name_start_suffix
-    for name in chosen_inputs:
-        rank = _move_channels_last(inputs[name])
-        main.node.append(
-            onnx.helper.make_node(
-                "Transpose",
-                [name],
-                [names.get_new_name(name)],
-                f"{transpose_node_name_prefix}{number}",
-                perm=[0, rank - 1, *range(1, rank - 1)],
-            )
-        )
-        number += 1
-    for name in chosen_outputs:
-        rank = _move_channels_last(outputs[name])
-        main.node.append(
-            onnx.helper.make_node(
-                "Transpose",
-                [names.get_new_name(name)],
-                [name],
-                f"{transpose_node_name_prefix}{number}",
-                perm=[0, *range(2, rank), 1],
-            )
-        )
-        number += 1
-    main.value_info.extend(names.new_value_infos)
-
-
-def _check_layout(name: str, known: Mapping[str, ValueInfoProto], kind: str) -> None:
-    if name not in known:
-        raise InvalidSettingError(f"{name} is not a graph {kind}.{did_you_mean(name, known)}")
-    if not known[name].type.tensor_type.HasField("shape"):
-        raise InvalidSettingError(f"Expected {kind} {name} to have a tensor_type with a shape.")
-    if len(known[name].type.tensor_type.shape.dim) < 3:
-        raise InvalidSettingError(
-            f"Expected {kind} {name} to be of rank >= 3: a batch, channels, and something more."
-        )
-
-
-def _move_channels_last(value: ValueInfoProto) -> int:
-    """Reorder the shape of an input or output and return its rank."""
-    shape = value.type.tensor_type.shape
-    dims = list(shape.dim)
-    moved = [onnx.TensorShapeProto.Dimension.FromString(d.SerializeToString()) for d in dims]
-    del shape.dim[:]
-    shape.dim.extend([moved[0], *moved[2:], moved[1]])
-    return len(moved)

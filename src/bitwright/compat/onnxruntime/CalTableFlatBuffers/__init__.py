@@ -1,1 +1,0 @@
-"""Tables of ranges for TensorRT, as `onnxruntime.quantization.CalTableFlatBuffers`."""
