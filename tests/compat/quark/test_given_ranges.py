@@ -92,3 +92,6 @@ def test_a_calibrator_s_result_is_a_set_of_ranges():
     ends = {"lowest": np.float32(-1), "highest": np.float32(3)}
     data = TensorsData(CalibrationMethod.MinMax, {"x": TensorData(**ends)})
     assert make_quantizer(ranges=data).quantization_params["x"].zero_point == 64
+    ends = {"lowest": np.array([-1.0], np.float32), "highest": np.array([3.0], np.float32)}
+    data = TensorsData(CalibrationMethod.MinMax, {"x": TensorData(**ends)})
+    assert make_quantizer(ranges=data).quantization_params["x"].scale.ndim == 0

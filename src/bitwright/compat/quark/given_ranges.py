@@ -79,7 +79,8 @@ def _read_ranges(given: Any) -> dict[str, tuple[Any, Any]]:
             raise QuantizerError(
                 f"tensors_range maps {name!r} to (lowest, highest), not {value!r}."
             ) from error
-        ranges[name] = (np.asarray(low), np.asarray(high))
+        # Calibrators give arrays of one number.
+        ranges[name] = (np.asarray(low).squeeze(), np.asarray(high).squeeze())
     return ranges
 
 

@@ -5,9 +5,11 @@ from types import SimpleNamespace
 import onnx
 import onnx_ir as ir
 import pytest
-from support.language_models import make_decoder
+from support.language_models import make_block, make_decoder
+from support.language_models import make_samples as make_tokens
 from support.models import make_samples, make_transformer, ops
 
+import bitwright
 from bitwright.compat import nncf
 from bitwright.compat.nncf.errors import InvalidGroupSizeError
 from bitwright.recipe import AWQ, GPTQ, ByLoss, ByPlace, Nearest
@@ -138,3 +140,20 @@ def test_what_does_nothing_is_warned_of(asked):
 def test_what_has_no_form_is_refused(options, error, sentence):
     with pytest.raises(error, match=sentence):
         nncf.compress_weights(MODEL, **options)
+
+
+def test_a_ratio_is_a_share_of_the_weights_beside_the_head():
+    demo = bitwright.load_demo()
+    dataset = nncf.Dataset([{"image": image[None]} for image in demo.calibration[:4]])
+    model = onnx.load(demo.model_path)  # it has no other weight than its head
+    assert bits_of(model, dataset, ratio=0.8, group_size=32) == {"classify": 8}
+    found = bits_of(make_block(), nncf.Dataset(make_tokens(4)), ratio=0.5, group_size=16)
+    others = [bits for name, bits in found.items() if "head" not in name]
+    assert found["head/MatMul"] == 8 and others.count(4) == len(others) / 2
+
+
+def bits_of(model, dataset, **options):
+    """Return the bits of each product of a compressed model, by the name of its node."""
+    small = nncf.compress_weights(model, mode=INT4, dataset=dataset, **options)
+    products = [node for node in small.graph.node if node.op_type == "MatMulNBits"]
+    return {n.name: next(a.i for a in n.attribute if a.name == "bits") for n in products}

@@ -20,6 +20,7 @@ from bitwright.compat.nncf.parameters import (
 from bitwright.compat.nncf.quantization.advanced_parameters import AdvancedCompressionParameters
 from bitwright.compat.nncf.quantization.translation import whole_model
 from bitwright.compat.nncf.scopes import IgnoredScope, naming_the_scope, selection_of
+from bitwright.graph import iter_values, load_model, normalize
 from bitwright.recipe import AWQ, GPTQ, ByLoss, ByPlace, Nearest, Recipe, WeightOnly
 from bitwright.support.notices import warn_user
 
@@ -99,13 +100,13 @@ def _compress(given: Mapping[str, Any]) -> onnx.ModelProto:
     scope, dataset = given["ignored_scope"], given["dataset"]
     weights = _weights(given, advanced)
     data = None if dataset is None else list(first_inputs(dataset, given["subset_size"]))
+    source = whole_model(given["model"], advanced.backend_params)
+    recipe = Recipe(name="nncf", mode="weight-only", weights=weights, select=selection_of(scope))
     with naming_the_scope(scope):
         result = api.quantize(
-            whole_model(given["model"], advanced.backend_params),
+            source,
             data=data,
-            recipe=Recipe(
-                name="nncf", mode="weight-only", weights=weights, select=selection_of(scope)
-            ),
+            recipe=_with_head_in_budget(recipe, source),
             holdout=False,  # all items count, as there
             progress=False,
         )
@@ -150,6 +151,33 @@ def _warn_of_differences(given: Mapping[str, Any], advanced: AdvancedCompression
         )
     if given["awq"] and given["dataset"] is None:
         warn_user("awq has no effect: AWQ scales by what a layer reads; give a dataset.")
+
+
+def _with_head_in_budget(recipe: Recipe, source: Any) -> Recipe:
+    """Return the recipe with an average that counts the head: `ratio` is a share of the others."""
+    from bitwright import api
+
+    mixed = recipe.weights.mixed
+    if not isinstance(mixed, ByLoss) or recipe.weights.head_bits is None:
+        return recipe
+    plain = {"mixed": None, "awq": None, "refine": 0, "rounding": Nearest()}
+    plan = api.make_plan(source, recipe=recipe.replace(weights=plain), progress=False)
+    model = load_model(source)
+    normalize(model)
+    values = dict(iter_values(model))
+    sizes = {False: 0, True: 0}
+    for name, weight in plan.weights.items():
+        tensor = values[name].const_value
+        if tensor is not None and plan.nodes[weight.nodes[0]].op != "Gather":
+            sizes[weight.bits == _BACKUP_BITS] += tensor.size
+    if not sizes[True]:
+        return recipe
+    if not sizes[False]:
+        return recipe.replace(weights={"mixed": None})
+    head = sizes[True] / sum(sizes.values())
+    average = head * _BACKUP_BITS + (1 - head) * mixed.average_bits
+    # A rounding error in the budget must not cost a weight its bits.
+    return recipe.replace(weights={"mixed": mixed.replace(average_bits=average + 1e-9)})
 
 
 def _refuse_unsupported(given: Mapping[str, Any], advanced: AdvancedCompressionParameters) -> None:
