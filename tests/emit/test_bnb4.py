@@ -5,6 +5,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
+from support.bnb4 import LEVELS, dequantize_blocks
 from support.models import (
     FLOAT,
     FLOAT16,
@@ -22,11 +23,10 @@ from support.models import (
 )
 
 from bitwright import graph
-from bitwright.emit.bnb4 import emit_bnb4
+from bitwright.emit.bnb4 import BLOCK_SIZES, FP4, NF4, emit_bnb4, quantize_blocks
 from bitwright.errors import ModelError, RecipeError
-from bitwright.numerics.codebooks import BLOCK_SIZES, CODEBOOKS, FP4, NF4, dequantize_blocks
 
-books = pytest.mark.parametrize("book", CODEBOOKS.values(), ids=CODEBOOKS)
+formats = pytest.mark.parametrize("quant_type", [FP4, NF4], ids=["fp4", "nf4"])
 
 
 def quantize(model, **options):
@@ -46,40 +46,40 @@ def one_product(k, n, *, dtype=np.float32, seed=0, **options):
     return build(nodes, inputs, outputs, constants, **options)
 
 
-def dequantized(model, name, book, block_size, shape):
+def dequantized(model, name, quant_type, block_size, shape):
     stored = constants_of(model)
     k, n = shape
     flat = dequantize_blocks(
-        stored[f"{name}_Bnb4"], stored[f"{name}_absmax"], book, block_size, k * n
+        stored[f"{name}_Bnb4"], stored[f"{name}_absmax"], quant_type, block_size, k * n
     )
     return flat.reshape(n, k).T
 
 
-@books
+@formats
 @pytest.mark.parametrize("block_size", BLOCK_SIZES)
 @pytest.mark.parametrize("shape", [(64, 32), (33, 5), (7, 3), (1, 1), (100, 20), (256, 1)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.sampled(60)
-def test_the_runtime_computes_what_the_stored_weights_say(book, block_size, shape, dtype):
+def test_the_runtime_computes_what_the_stored_weights_say(quant_type, block_size, shape, dtype):
     """Also where rows end inside a block, the last block is short, or half a byte is left over."""
     model = one_product(*shape, dtype=dtype)
-    quantized, _ = quantize(model, book=book, block_size=block_size)
+    quantized, _ = quantize(model, quant_type=quant_type, block_size=block_size)
     x = normal(5, shape[0], seed=1, dtype=dtype)
-    expected = x.astype(np.float64) @ dequantized(quantized, "w", book, block_size, shape)
+    expected = x.astype(np.float64) @ dequantized(quantized, "w", quant_type, block_size, shape)
     (actual,) = run(quantized, {"x": x})
     assert actual.dtype == dtype
     tolerance = 2e-6 if dtype is np.float32 else 3e-3
     np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * np.sqrt(shape[0]) * 5)
 
 
-@books
-def test_the_node_says_its_sizes_and_keeps_its_output(book):
-    quantized, skipped = quantize(one_product(48, 8), book=book, block_size=32)
+@formats
+def test_the_node_says_its_sizes_and_keeps_its_output(quant_type):
+    quantized, skipped = quantize(one_product(48, 8), quant_type=quant_type, block_size=32)
     (only,) = quantized.graph.node
     assert (only.op_type, only.domain, only.name) == ("MatMulBnb4", "com.microsoft", "mm_Bnb4")
     assert list(only.input) == ["x", "w_Bnb4", "w_absmax"] and list(only.output) == ["y"]
     attributes = {a.name: helper.get_attribute_value(a) for a in only.attribute}
-    assert attributes == {"K": 48, "N": 8, "block_size": 32, "quant_type": book.number}
+    assert attributes == {"K": 48, "N": 8, "block_size": 32, "quant_type": quant_type}
     assert {t.name for t in quantized.graph.initializer} == {"w_Bnb4", "w_absmax"}
     assert {i.domain: i.version for i in quantized.opset_import} == {"": 17, "com.microsoft": 1}
     assert skipped == {}
@@ -134,7 +134,7 @@ def test_excluded_nodes_stay_as_they_are():
 def test_products_in_branches_are_quantized_whoever_holds_their_weight():
     outer, inner = weight(16, 8, seed=1), weight(16, 8, seed=2)
     model = make_branching_products(16)
-    quantized, _ = quantize(model, book=FP4, block_size=16)
+    quantized, _ = quantize(model, quant_type=FP4, block_size=16)
     assert [t.name for t in quantized.graph.initializer] == ["w_Bnb4", "w_absmax"]
     x = normal(2, 16)
     for condition, floats in ((True, outer), (False, inner)):
@@ -145,7 +145,7 @@ def test_products_in_branches_are_quantized_whoever_holds_their_weight():
                 {"y": [2, 8]},
                 {"w": floats},
             ),
-            book=FP4,
+            quant_type=FP4,
             block_size=16,
         )
         expected = x @ dequantized(alone, "w", FP4, 16, (16, 8))
@@ -245,3 +245,32 @@ def test_block_sizes_without_a_kernel_are_refused(block_size):
 def test_excluding_a_node_that_is_not_there_is_an_error():
     with pytest.raises(RecipeError, match="Did you mean 'second'"):
         quantize(make_mlp(), exclude=["secnd"])
+
+
+@formats
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 63, 100])
+def test_values_come_back_within_half_a_gap(quant_type, count):
+    flat = np.random.default_rng(count).standard_normal(count).astype(np.float32)
+    packed, absmax = quantize_blocks(flat, quant_type, 16)
+    back = dequantize_blocks(packed, absmax, quant_type, 16, count)
+    gap = np.diff(np.sort(LEVELS[quant_type])).max() / 2 + 1e-6
+    assert np.all(np.abs(back - flat) <= gap * np.repeat(absmax, 16)[:count])
+    first = np.argmax(np.abs(flat[:16]))
+    assert back[first] == flat[first]
+
+
+@formats
+def test_blocks_of_zeros_stay_zero(quant_type):
+    packed, absmax = quantize_blocks(np.zeros(33, np.float32), quant_type, 16)
+    assert not absmax.any()
+    assert not LEVELS[quant_type][np.stack([packed >> 4, packed & 15])].any()
+
+
+@formats
+def test_the_smallest_floats_are_zeros(quant_type):
+    """The runtime's kernel alone multiplies them by an infinite inverse."""
+    flat = np.zeros(32, np.float32)
+    flat[0], flat[16] = np.finfo(np.float32).smallest_subnormal, 1.0
+    packed, absmax = quantize_blocks(flat, quant_type, 16)
+    flat[0] = 0
+    np.testing.assert_array_equal(dequantize_blocks(packed, absmax, quant_type, 16, 32), flat)

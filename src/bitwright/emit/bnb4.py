@@ -1,10 +1,16 @@
-"""Write the weights of MatMul in 4 bits of bitsandbytes' formats: MatMulBnb4 of com.microsoft."""
+"""Write the weights of MatMul in 4 bits of bitsandbytes' formats: MatMulBnb4 of com.microsoft.
+
+ONNX Runtime's own kernel rounds them: a block of weights is divided by its largest magnitude, and
+each quotient becomes the number of the nearest of sixteen unevenly spaced levels.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.emit.quantized import MICROSOFT, convert_to_contrib
@@ -17,10 +23,16 @@ from bitwright.graph.editing import (
     graph_of,
     remove_unused_initializers,
 )
-from bitwright.numerics.codebooks import BLOCK_SIZES, NF4, Codebook, quantize_blocks
 
-__all__ = ["check_block_size", "emit_bnb4"]
+__all__ = ["BLOCK_SIZES", "FP4", "NF4", "check_block_size", "emit_bnb4", "quantize_blocks"]
 
+BLOCK_SIZES = (16, 32, 64, 128, 256)
+"""The block lengths that ONNX Runtime's MatMulBnb4 has kernels for."""
+FP4, NF4 = 0, 1
+"""The attribute quant_type: bitsandbytes' float of 4 bits, and quantiles of the normal distribution
+with an exact zero (Dettmers et al. 2023, "QLoRA", appendix E)."""
+
+_SMALLEST = np.finfo(np.float32).tiny
 _TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
@@ -40,7 +52,7 @@ def check_block_size(block_size: int) -> None:
 def emit_bnb4(
     model: ir.Model,
     *,
-    book: Codebook = NF4,
+    quant_type: int = NF4,
     block_size: int = 64,
     exclude: Collection[str] = (),
 ) -> dict[str, str]:
@@ -75,7 +87,7 @@ def emit_bnb4(
         raise NothingQuantizedError(f"nothing in the model can be stored in 4 bits ({why}).")
     names = NameScope(model)
     for weight, its_readers in readers.items():
-        _replace(weight, its_readers, names, book, block_size)
+        _replace(weight, its_readers, names, quant_type, block_size)
     model.opset_imports.setdefault(MICROSOFT, 1)
     remove_unused_initializers(model)
     return skipped
@@ -96,17 +108,18 @@ def _refuse(weight: ir.Value | None) -> str | None:
 
 
 def _replace(
-    weight: ir.Value, readers: list[ir.Node], names: NameScope, book: Codebook, block_size: int
+    weight: ir.Value, readers: list[ir.Node], names: NameScope, quant_type: int, block_size: int
 ) -> None:
     tensor = constant_tensor(weight)
     assert tensor is not None
     array = tensor.numpy()
     rows, columns = array.shape
-    packed, absmax = quantize_blocks(array.T, book, block_size)
+    is_finite = bool(np.isfinite(array).all())
+    packed, absmax = quantize_blocks(array.T, quant_type, block_size)
     del array
     if isinstance(tensor, ir.ExternalTensor):
         tensor.release()  # or the mapped file stays in memory
-    if not np.isfinite(absmax).all():
+    if not is_finite:
         raise ModelError(
             f"weight {weight.name!r} holds NaN or infinity; fix the model, or exclude "
             f"{', '.join(repr(node.name) for node in readers)}."
@@ -114,8 +127,33 @@ def _replace(
     graph = graph_of(weight)
     codes = add_initializer(graph, names, f"{weight.name}_Bnb4", packed)
     scales = add_initializer(graph, names, f"{weight.name}_absmax", absmax)
-    numbers = {"K": rows, "N": columns, "block_size": block_size, "quant_type": book.number}
+    numbers = {"K": rows, "N": columns, "block_size": block_size, "quant_type": quant_type}
     for node in readers:
         node.name = names.fresh(f"{node.name}_Bnb4")
         convert_to_contrib(node, "MatMulBnb4", [node.inputs[0], codes, scales], numbers)
     drop_if_unused(weight)
+
+
+def quantize_blocks(
+    values: npt.NDArray[Any], quant_type: int, block_size: int
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
+    """Return packed codes and the largest magnitude of each block of a flattened float array.
+
+    The first of two codes is in the high half of its byte. The last block may be shorter; a
+    last half byte without a value has the code of zero. The magnitudes have the type of the array.
+
+    >>> packed, absmax = quantize_blocks(np.float32([2, -2, 0]), NF4, 16)
+    >>> [hex(byte) for byte in packed], absmax
+    (['0xf0', '0x77'], array([2.], dtype=float32))
+    """
+    from onnxruntime.capi._pybind_state import quantize_matmul_bnb4
+
+    flat = np.ascontiguousarray(values).reshape(1, -1)
+    packed = np.zeros((flat.size + 1) // 2, np.uint8)
+    absmax = np.zeros(-(-flat.size // block_size), flat.dtype)
+    quantize_matmul_bnb4(packed, flat, absmax, block_size, quant_type, 1, flat.size)
+    if ((absmax > 0) & (absmax < _SMALLEST)).any():
+        # The kernel multiplies by an inverse that overflows; to a product they are zeros.
+        flat = np.where(np.abs(flat) < _SMALLEST, flat.dtype.type(0), flat)
+        quantize_matmul_bnb4(packed, flat, absmax, block_size, quant_type, 1, flat.size)
+    return packed, absmax

@@ -1,4 +1,9 @@
-"""Match the nodes that an operation is exported as: steps to neighbours, reads of constants."""
+"""Match the nodes of an operation by hand: onnxscript's rewriter takes 40 times as long for none.
+
+In a chain of 9,000 nodes where nothing matches, the five ways to write a hard swish took 0.77 s as
+rules of onnxscript 0.7.2, and `fuse_hard_swish` 0.02 s; with 2,250 matches 1.7 s and 0.86 s. A rule
+is compared with every node, where a pass here begins at the few types of node that may end a match.
+"""
 
 from __future__ import annotations
 

@@ -36,17 +36,21 @@ from bitwright.compat.onnxruntime.commands import make_parser, run_command
 from bitwright.compat.onnxruntime.errors import raises_builtins
 from bitwright.compat.onnxruntime.peer import hand_on
 from bitwright.compat.options import read_names
-from bitwright.emit.bnb4 import check_block_size, emit_bnb4
+from bitwright.emit.bnb4 import (
+    BLOCK_SIZES,
+    FP4,
+    NF4,
+    check_block_size,
+    emit_bnb4,
+    quantize_blocks,
+)
 from bitwright.errors import ModelError, NothingQuantizedError, RecipeError, did_you_mean
-from bitwright.numerics.codebooks import BLOCK_SIZES, CODEBOOKS, quantize_blocks
 from bitwright.run import open_session
 from bitwright.support.notices import warn_user
 
 __getattr__, __dir__ = hand_on(__name__)
 
 logger = logging.getLogger(__name__)
-
-_BOOKS = {book.number: book for book in CODEBOOKS.values()}
 
 
 class MatMulBnb4Quantizer:
@@ -57,8 +61,8 @@ class MatMulBnb4Quantizer:
     stays as it is because nothing is quantized.
     """
 
-    FP4 = 0
-    NF4 = 1
+    FP4 = FP4
+    NF4 = NF4
 
     def __init__(
         self,
@@ -67,7 +71,7 @@ class MatMulBnb4Quantizer:
         block_size: int = 64,
         nodes_to_exclude: Sequence[str] | None = None,
     ) -> None:
-        if isinstance(quant_type, bool) or quant_type not in _BOOKS:
+        if isinstance(quant_type, bool) or quant_type not in (FP4, NF4):
             raise RecipeError(f"quant_type is 0 (FP4) or 1 (NF4), not {quant_type!r}.")
         check_block_size(block_size)
         self.quant_type = quant_type
@@ -84,7 +88,7 @@ class MatMulBnb4Quantizer:
             raise RecipeError(f"a weight is a matrix, and this one has {fpweight.ndim} axes.")
         if fpweight.dtype not in (np.float32, np.float16):
             raise RecipeError(f"a weight is float32 or float16, not {fpweight.dtype}.")
-        return quantize_blocks(fpweight.T, _BOOKS[self.quant_type], self.block_size)
+        return quantize_blocks(fpweight.T, self.quant_type, self.block_size)
 
     @raises_builtins()
     def process(self) -> None:
@@ -98,7 +102,7 @@ class MatMulBnb4Quantizer:
         try:
             skipped = emit_bnb4(
                 model,
-                book=_BOOKS[self.quant_type],
+                quant_type=self.quant_type,
                 block_size=self.block_size,
                 exclude=self.nodes_to_exclude & known,
             )
@@ -161,7 +165,7 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "Store the constant matrices of MatMul nodes in 4 bits, FP4 or NF4.",
     )
     parser.add_argument(
-        "--quant_type", type=int, choices=sorted(_BOOKS), default=1, help="0: FP4, 1: NF4"
+        "--quant_type", type=int, choices=(FP4, NF4), default=1, help="0: FP4, 1: NF4"
     )
     parser.add_argument(
         "--block_size",
