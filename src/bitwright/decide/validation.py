@@ -38,25 +38,7 @@ def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
         if name not in nodes:
             hint = did_you_mean(name, nodes)
             raise PlanError(f"the plan names node {name!r}, which the model lacks.{hint}")
-        node = nodes[name]
-        inputs = [names.get(value) for value in node.inputs]
-        written = [names.get(value) for value in node.outputs]
-        if planned.action != "float" and plan.recipe.mode in ("static", "dynamic"):
-            _check_counts(name, planned, node)
-        _check_uses(f"input of node {name!r}", planned.inputs, [{name} for name in inputs], plan)
-        _check_uses(
-            f"output of node {name!r}",
-            planned.outputs,
-            [_with_clipped(tensor, clipped) for tensor in written],
-            plan,
-        )
-        if planned.action == "absorb":
-            result = planned.outputs[0]
-            if result is None or not may_absorb(node, plan, result):
-                raise PlanError(
-                    f"node {name!r} ({node.op_type}) is to be absorbed, but the scale of its "
-                    "output no longer clips as it does; set its action to 'quantize'."
-                )
+        _check_node(nodes[name], planned, plan, names, clipped)
     outputs = {value.name or "" for value in model.graph.outputs}
     if plan.recipe.mode == "static" and plan.outputs.keys() != outputs:
         odd = min(plan.outputs.keys() ^ outputs)
@@ -76,6 +58,30 @@ def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
     if unknown:
         raise PlanError(f"the plan has gains for {unknown[0]!r}, of which it has no entry.")
     check_limits(model, plan)
+
+
+def _check_node(
+    node: ir.Node,
+    planned: NodePlan,
+    plan: QuantPlan,
+    names: Mapping[ir.Value | None, str],
+    clipped: Mapping[str | None, str | None],
+) -> None:
+    """Refuse a node whose tensors are not those that it has, or that cannot be absorbed."""
+    name = node.name or ""
+    inputs = [{names.get(value)} for value in node.inputs]
+    outputs = [_with_clipped(names.get(value), clipped) for value in node.outputs]
+    if planned.action != "float" and plan.recipe.mode in ("static", "dynamic"):
+        _check_counts(name, planned, node)
+    _check_uses(f"input of node {name!r}", planned.inputs, inputs, plan)
+    _check_uses(f"output of node {name!r}", planned.outputs, outputs, plan)
+    if planned.action == "absorb":
+        result = planned.outputs[0]
+        if result is None or not may_absorb(node, plan, result):
+            raise PlanError(
+                f"node {name!r} ({node.op_type}) is to be absorbed, but the scale of its "
+                "output no longer clips as it does; set its action to 'quantize'."
+            )
 
 
 def _check_counts(name: str, planned: NodePlan, node: ir.Node) -> None:

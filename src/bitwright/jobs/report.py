@@ -107,7 +107,7 @@ class Report(Summarized):
 
 
 @check_arguments
-def write_report(
+def write_report(  # noqa: PLR0913
     float_model: Any,
     quantized_model: Any,
     output: str | Path | None = None,
@@ -201,7 +201,7 @@ def write_report(
 
 
 @check_arguments
-def save_report(
+def save_report(  # noqa: PLR0913
     result: Result | TuneResult,
     path: str | Path,
     *,

@@ -63,7 +63,7 @@ class SegmentTarget:
         self.rows = self._stack()
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913
         cls,
         segment: Segment,
         quantized: Rows,

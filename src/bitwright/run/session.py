@@ -121,7 +121,7 @@ _MOST_REWRITTEN = 200_000_000
 _OPTIMIZED_LIMIT_ENTRY = "session.optimized_model_external_initializers_min_size_in_bytes"
 
 
-def open_session(
+def open_session(  # noqa: PLR0913 - options of the runtime's sessions
     model: ir.Model | onnx.ModelProto | str | os.PathLike[str],
     *,
     level: Level = "all",

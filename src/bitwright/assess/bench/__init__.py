@@ -27,7 +27,7 @@ WARM_UP = 3
 _ROUNDS_SHOWN = 10
 
 
-def bench_models(
+def bench_models(  # noqa: PLR0913
     models: Sequence[graph.ModelSource],
     *,
     data: Any = None,

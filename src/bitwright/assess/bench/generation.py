@@ -56,7 +56,7 @@ def is_decoder(source: graph.ModelSource) -> bool:
     return any(is_cache(value.name or "") for value in graph.load_model(source).graph.inputs)
 
 
-def bench_generation(
+def bench_generation(  # noqa: PLR0913
     models: Sequence[graph.ModelSource],
     *,
     prompt_tokens: int = 128,

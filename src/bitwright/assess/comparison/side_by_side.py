@@ -58,7 +58,7 @@ def open_units(float_model: ir.Model, quantized: ir.Model) -> Units:
     return cut_models(*both)
 
 
-def compare_models(
+def compare_models(  # noqa: PLR0913
     float_model: ir.Model,
     quantized: ir.Model,
     samples: Iterable[Sample],

@@ -80,7 +80,7 @@ def fine_tune_weights(
     )
 
 
-def fine_tune(
+def fine_tune(  # noqa: PLR0913
     model: ir.Model,
     plan: QuantPlan,
     method: FineTuning,

@@ -32,7 +32,7 @@ def skip_simplified_layer_norm(
     return simplified_layer_norm(a, total, scale), None, None, total
 
 
-def group_query_attention(
+def group_query_attention(  # noqa: PLR0913 - the inputs of the operator
     a: Attributes,
     query: torch.Tensor,
     key: torch.Tensor | None = None,
