@@ -31,7 +31,7 @@ def measure(name: str) -> tuple[str, ...]:
     recipe = load_recipe(None, None)
     prepared = open_model(task.model, recipe, None)
     calibration = Calibration(task.calibration, holdout=False, progress=False)
-    plan = plan_with_effort(prepared, recipe, "low", calibration, providers=None)
+    plan = plan_with_effort(prepared, "low", calibration)
     written = open_quantized(prepared, Planned(plan))
     variants = open_unit_variants(prepared, written.plan, written.model, task.calibration[:8])
     start = time.process_time()

@@ -9,8 +9,8 @@ import bitwright
 from bitwright import load_recipe
 from bitwright.errors import PlanError
 from bitwright.jobs.calibration import Calibration
-from bitwright.jobs.compute import ON_CPU
-from bitwright.jobs.modes import MODES, apply_to_model, mode_of
+from bitwright.jobs.modes import MODES, apply_to_model, mode_of, quantize_model
+from bitwright.jobs.opening import open_model
 from bitwright.recipe import Recipe
 
 
@@ -22,9 +22,8 @@ def test_every_mode_that_a_recipe_can_have_is_in_the_table():
 def test_a_plan_applied_gives_the_model_of_the_whole_job(name):
     model, recipe = make_cnn(opset=21, ir_version=10), load_recipe(name)
     calibration = Calibration(data=make_samples(model, 8), holdout=False)
-    mode = mode_of(recipe)
-    plan = mode.make_plan(model, recipe, calibration, None)
-    whole = mode.quantize(model, recipe, calibration, None, ON_CPU)
+    plan = mode_of(recipe).make_plan(open_model(model, recipe), calibration)
+    whole = quantize_model(model, recipe, calibration)
     applied = apply_to_model(plan, model, calibration)
     assert applied.to_proto().graph == whole.to_proto().graph
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,12 +22,11 @@ from bitwright.jobs.calibration import (
     unseen_samples,
 )
 from bitwright.jobs.compute import ON_CPU, Compute
-from bitwright.jobs.opening import Prepared, open_model
+from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, Written, assess_model, open_quantized
 from bitwright.jobs.result import Result
 from bitwright.jobs.static import random_data_notes
 from bitwright.plan import QuantPlan
-from bitwright.recipe import Recipe
 from bitwright.run import run_session
 
 __all__ = ["apply_casts", "make_cast_plan", "quantize_casts"]
@@ -39,15 +38,10 @@ _ONLY_STORED = (
 
 
 def quantize_casts(
-    source: Any,
-    recipe: Recipe,
-    calibration: Calibration,
-    providers: Sequence[str] | None = None,
-    compute: Compute = ON_CPU,
+    prepared: Prepared, calibration: Calibration, compute: Compute = ON_CPU
 ) -> Result:
     """Convert a model; data, where it is given, shows what float16 cannot hold, and measures."""
     compute.refuse_for_plain_rounding()
-    prepared = open_model(source, recipe, providers)
     plan, seen = _plan(prepared, calibration)
     evaluation = seen.evaluation
     if not evaluation.samples:
@@ -55,11 +49,9 @@ def quantize_casts(
     return _write(prepared, plan, evaluation, seen.data)
 
 
-def make_cast_plan(
-    source: Any, recipe: Recipe, calibration: Calibration, providers: Sequence[str] | None = None
-) -> QuantPlan:
+def make_cast_plan(prepared: Prepared, calibration: Calibration) -> QuantPlan:
     """Decide everything, and write nothing."""
-    return _plan(open_model(source, recipe, providers), calibration)[0]
+    return _plan(prepared, calibration)[0]
 
 
 def apply_casts(

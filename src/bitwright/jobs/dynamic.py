@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from bitwright.decide.layout.dynamic import lay_out_dynamic
 from bitwright.jobs.calibration import Calibration, calibrate, unseen_samples
 from bitwright.jobs.compute import ON_CPU, Compute
-from bitwright.jobs.opening import Prepared, open_model
+from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, assess_model, emit_model
 from bitwright.jobs.result import Result
 from bitwright.jobs.static import Decided, decide_layout
 from bitwright.plan import QuantPlan
-from bitwright.recipe import Recipe
 
 __all__ = ["make_dynamic_plan", "plan_dynamic", "quantize_dynamic"]
 
 
 def quantize_dynamic(
-    source: Any,
-    recipe: Recipe,
-    calibration: Calibration,
-    providers: Sequence[str] | None = None,
-    compute: Compute = ON_CPU,
+    prepared: Prepared, calibration: Calibration, compute: Compute = ON_CPU
 ) -> Result:
     """Quantize weights; each run quantizes its own activations. Data only measures the result."""
     compute.refuse_for_plain_rounding()
-    decided = plan_dynamic(open_model(source, recipe, providers), calibration)
+    decided = plan_dynamic(prepared, calibration)
     written = emit_model(decided.prepared, Planned(decided.plan))
     evaluation = unseen_samples(decided.prepared, calibration)
     return assess_model(decided.prepared, written, evaluation, decided.calibrated.data)
 
 
-def make_dynamic_plan(
-    source: Any, recipe: Recipe, calibration: Calibration, providers: Sequence[str] | None = None
-) -> QuantPlan:
+def make_dynamic_plan(prepared: Prepared, calibration: Calibration) -> QuantPlan:
     """Decide everything, and write nothing."""
-    return plan_dynamic(open_model(source, recipe, providers), calibration).plan
+    return plan_dynamic(prepared, calibration).plan
 
 
 def plan_dynamic(prepared: Prepared, calibration: Calibration) -> Decided:

@@ -9,13 +9,13 @@ from bitwright.decide.validation import check_plan
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.dynamic import make_dynamic_plan, quantize_dynamic
-from bitwright.jobs.opening import Prepared
+from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.result import Result
 from bitwright.jobs.static import apply_static, make_static_plan, quantize_static
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 
-__all__ = ["MODES", "Mode", "apply_to_model", "mode_of"]
+__all__ = ["MODES", "Mode", "apply_to_model", "mode_of", "quantize_model"]
 
 Providers = Sequence[str] | None
 
@@ -23,8 +23,8 @@ Providers = Sequence[str] | None
 class Mode(NamedTuple):
     """What can be done in one mode of a recipe."""
 
-    quantize: Callable[[Any, Recipe, Calibration, Providers, Compute], Result]
-    make_plan: Callable[[Any, Recipe, Calibration, Providers], QuantPlan]
+    quantize: Callable[[Prepared, Calibration, Compute], Result]
+    make_plan: Callable[[Prepared, Calibration], QuantPlan]
     apply: Callable[[Prepared, QuantPlan, Calibration, Compute], Result]
 
 
@@ -55,6 +55,14 @@ def mode_of(recipe: Recipe) -> Mode:
     'quantize_dynamic'
     """
     return MODES[recipe.mode]()
+
+
+def quantize_model(
+    source: Any, recipe: Recipe, calibration: Calibration, providers: Providers = None
+) -> Result:
+    """Quantize a model as a recipe says."""
+    prepared = open_model(source, recipe, providers)
+    return mode_of(recipe).quantize(prepared, calibration, ON_CPU)
 
 
 def apply_to_model(

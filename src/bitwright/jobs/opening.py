@@ -89,12 +89,7 @@ class Prepared:
 
 @logged("prepare the model")
 def open_model(source: Any, recipe: Recipe, providers: Sequence[str] | None = None) -> Prepared:
-    """Load a model, clean it up, and rewrite and equalize it as the recipe asks.
-
-    One that is open already, for a recipe that differs in what learns only, stays as it is.
-    """
-    if isinstance(source, Prepared):
-        return replace(source, recipe=source.recipe.replace(fine_tune=recipe.fine_tune))
+    """Load a model, clean it up, and rewrite and equalize it as the recipe asks."""
     model = graph.load_model(source)
     notes = graph.normalize(model, keep_defaults=recipe.keep_defaults)
     if recipe.rewrite.fix_shapes:

@@ -15,6 +15,7 @@ from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.decision_log import log_decisions
 from bitwright.jobs.modes import mode_of
+from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.result import Result
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
@@ -64,6 +65,11 @@ class QuantizeRequest:
                 "nothing to do; leave it out."
             )
 
+    def open(self) -> Prepared:
+        """Return the float model that all stages work on: it is opened here, and handed on."""
+        source = with_weights(self.source, self.weights, self.output)
+        return open_model(source, self.recipe, self.providers)
+
     def chosen_effort(self) -> Effort:
         """Return the effort to make."""
         if self.effort is None and self.asked is not None:
@@ -93,34 +99,31 @@ def quantize_request(request: QuantizeRequest) -> Result | FolderResult:
 
 def plan_request(request: QuantizeRequest) -> QuantPlan:
     """Decide everything, and write nothing."""
-    source = with_weights(request.source, request.weights)
-    recipe, calibration, providers = request.recipe, request.calibration, request.providers
-    effort = request.chosen_effort()
+    calibration, effort = request.calibration, request.chosen_effort()
     with calibration.engine.connect():
+        prepared = request.open()
         if effort == "low":
-            plan = mode_of(recipe).make_plan(source, recipe, calibration, providers)
+            plan = mode_of(request.recipe).make_plan(prepared, calibration)
         else:
             from bitwright.jobs.improve.effort import plan_with_effort
 
-            plan = plan_with_effort(source, recipe, effort, calibration, providers=providers)
+            plan = plan_with_effort(prepared, effort, calibration)
     log_decisions(plan)
     return plan
 
 
 def _quantize_model(request: QuantizeRequest) -> Result:
-    source = with_weights(request.source, request.weights, request.output)
-    effort, recipe, providers = request.chosen_effort(), request.recipe, request.providers
+    effort, recipe = request.chosen_effort(), request.recipe
     request = _keep_observed(request, effort)
     calibration, compute = request.calibration, request.compute
     if effort != "high" and recipe.mode == "static" and recipe.fine_tune is None:
         compute.refuse_for_plain_rounding()
+    prepared = request.open()
     if effort == "low":
-        return mode_of(recipe).quantize(source, recipe, calibration, providers, compute)
+        return mode_of(recipe).quantize(prepared, calibration, compute)
     from bitwright.jobs.improve.effort import quantize_with_effort
 
-    return quantize_with_effort(
-        source, recipe, effort, calibration, providers=providers, compute=compute
-    )
+    return quantize_with_effort(prepared, effort, calibration, compute)
 
 
 def _quantize_folder(request: QuantizeRequest) -> FolderResult:

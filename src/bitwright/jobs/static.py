@@ -2,14 +2,13 @@
 
     load -> prepare -> equalize -> observe -> decide -> round -> emit -> assess
 
-Each stage takes frozen values and returns a new one; nothing else happens to the model.
+Each stage takes frozen values and returns a new one; nothing else happens to the model. What loads,
+prepares and equalizes it is `open_model`, once for all that a job does with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -27,7 +26,7 @@ from bitwright.jobs.calibration import (
     unseen_samples,
 )
 from bitwright.jobs.compute import ON_CPU, Compute
-from bitwright.jobs.opening import Prepared, open_model
+from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, assess_model, emit_model
 from bitwright.jobs.result import Result
 from bitwright.jobs.smoothing import smooth_activations
@@ -57,15 +56,13 @@ class Decided:
 
 
 def quantize_static(
-    source: Any,
-    recipe: Recipe,
-    calibration: Calibration,
-    providers: Sequence[str] | None = None,
-    compute: Compute = ON_CPU,
+    prepared: Prepared, calibration: Calibration, compute: Compute = ON_CPU
 ) -> Result:
-    """Quantize weights and activations, whose ranges calibration data gives."""
-    _check_compute(recipe, compute)
-    prepared = open_model(source, recipe, providers)  # load, prepare, equalize weights
+    """Quantize weights and activations, whose ranges calibration data gives.
+
+    The model was opened before: loaded, prepared, and its weights equalized.
+    """
+    _check_compute(prepared.recipe, compute)
     calibration = keep_for_passes(prepared, calibration)
     decided = plan_static(prepared, calibration)  # equalize activations, observe, decide
     planned = round_weights(decided, calibration, compute)  # round: learn, correct biases
@@ -84,15 +81,12 @@ def plan_static(prepared: Prepared, calibration: Calibration) -> Decided:
     return Decided(prepared, calibrated, msgspec.structs.replace(plan, smoothing=dict(smoothing)))
 
 
-def make_static_plan(
-    source: Any, recipe: Recipe, calibration: Calibration, providers: Sequence[str] | None = None
-) -> QuantPlan:
+def make_static_plan(prepared: Prepared, calibration: Calibration) -> QuantPlan:
     """Decide everything, and write nothing."""
-    prepared = open_model(source, recipe, providers)
     calibration = keep_for_passes(prepared, calibration, learning=False)
     decided = plan_static(prepared, calibration)
     # Where weights are chosen by data, the biases wait for them: until the plan is applied.
-    if _chooses_weights(recipe):
+    if _chooses_weights(prepared.recipe):
         return decided.plan
     return round_weights(decided, calibration, ON_CPU).plan
 

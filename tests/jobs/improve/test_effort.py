@@ -26,6 +26,7 @@ from bitwright.jobs.improve.proposals.combinations import try_combinations
 from bitwright.jobs.improve.proposals.learning import default_learning
 from bitwright.jobs.improve.recipes import Change, Judged, RecipeMaker
 from bitwright.jobs.improve.score import describe_gain, is_surely_better, surely_better
+from bitwright.jobs.opening import open_model
 from bitwright.numerics.types import FLOAT16, UINT4, UINT8
 
 UNEVEN = Path(__file__).parents[2] / "fixtures" / "uneven_digits.onnx"
@@ -462,7 +463,7 @@ def test_one_pass_gives_the_plans_of_all_range_methods(monkeypatch):
         RecipeMaker, "_observe", lambda *given: passes.append(1) or original(*given)
     )
     recipe = load_recipe("int8-per-channel")
-    found = list(plans_by_ranges(model, recipe, Calibration(samples, holdout=False)))
+    found = list(plans_by_ranges(open_model(model, recipe), Calibration(samples, holdout=False)))
     assert [plan.recipe.ranges.__struct_config__.tag for plan in found] == [
         "minmax", "mse", "mean-extremes",
     ]  # fmt: skip
@@ -480,6 +481,6 @@ def test_where_there_is_no_choice_the_plan_of_the_recipe_is_alone(count, activat
     model = make_cnn()
     samples = make_samples(model, count)
     given = load_recipe("int8").replace(activation=activation, format="extended")
-    found = list(plans_by_ranges(model, given, Calibration(samples, holdout=False)))
+    found = list(plans_by_ranges(open_model(model, given), Calibration(samples, holdout=False)))
     assert len(found) == 1
     assert found[0].recipe == given

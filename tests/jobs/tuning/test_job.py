@@ -1,5 +1,6 @@
 """Tuning keeps the user's metric, loses no work, and reports what the search has not seen."""
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -199,12 +200,11 @@ def test_more_effort_is_for_plans_that_give_up_much(monkeypatch, least, changes,
     monkeypatch.setattr(purposes, "MIN_KEPT", least)
     asked, original = [], plans.plan_with_effort
 
-    def plan_plainly(source, recipe, effort, *given, **options):
+    def plan_plainly(prepared, effort, calibration):
         asked.append(effort)
         if effort == "medium" and changes:
-            recipe = recipe.replace(ranges=MSE())
-        # An open model has its recipe: another one is for the model as it was given.
-        return original(source.source, recipe, "low", *given, **options)
+            prepared = replace(prepared, recipe=prepared.recipe.replace(ranges=MSE()))
+        return original(prepared, "low", calibration)
 
     monkeypatch.setattr(plans, "plan_with_effort", plan_plainly)
     monkeypatch.setattr(purposes, "search_front", nothing_of)
@@ -334,9 +334,9 @@ def test_with_another_drop_ranges_that_an_earlier_run_took_stay(monkeypatch, tmp
 def test_where_next_to_no_error_is_within_the_drop_no_more_effort_is_taken(monkeypatch):
     asked = []
 
-    def plan(source, recipe, effort, *given, **options):
+    def plan(prepared, effort, calibration):
         asked.append(effort)
-        return original(source.source, recipe, "low", *given, **options)
+        return original(prepared, "low", calibration)
 
     original = plans.plan_with_effort
     monkeypatch.setattr(plans, "plan_with_effort", plan)

@@ -21,8 +21,7 @@ from bitwright.compat.onnxruntime.storage import store_parameters
 from bitwright.compat.options import RecipeParts
 from bitwright.errors import NothingQuantizedError
 from bitwright.jobs.calibration import Calibration
-from bitwright.jobs.compute import ON_CPU
-from bitwright.jobs.modes import mode_of
+from bitwright.jobs.modes import quantize_model
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import Recipe
 from bitwright.support.notices import warn_user
@@ -58,9 +57,8 @@ class PlannedQuantizer:
         if self._needs_peer():
             return super().quantize_model()  # type: ignore[misc]
         ranges = Calibration(sketches=as_sketches(request.ranges))
-        run = mode_of(self.recipe).quantize
         try:
-            result = run(request.proto(), self.recipe, ranges, None, ON_CPU)
+            result = quantize_model(request.proto(), self.recipe, ranges)
         except NothingQuantizedError as error:
             warn_user(f"the model stays as it is: {error}")
             return self.model.model

@@ -46,8 +46,7 @@ from bitwright.compat.options import RecipeParts, read_switch
 from bitwright.decide.opsets import has_float16, needed_opset
 from bitwright.errors import DataError, ModelError, RecipeError
 from bitwright.jobs.calibration import Calibration
-from bitwright.jobs.compute import ON_CPU
-from bitwright.jobs.modes import mode_of
+from bitwright.jobs.modes import quantize_model
 from bitwright.numerics.types import QType
 from bitwright.recipe import Recipe
 from bitwright.run import open_session
@@ -206,9 +205,8 @@ def _run(request: StaticRequest, output: str | Path, *, external_data: bool) -> 
         write_of_peer(job, foreign, output, external_data=external_data)
         return
     calibration = Calibration(reader, holdout=False, sketches=sketches)
-    quantize = mode_of(recipe).quantize
     result = write_model(
-        lambda: quantize(request.model, recipe, calibration, request.providers, ON_CPU),
+        lambda: quantize_model(request.model, recipe, calibration, request.providers),
         request.model,
         output,
         external_data=external_data,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import msgspec
 
@@ -43,7 +43,7 @@ from bitwright.jobs.improve.proposals.ranges import (
 from bitwright.jobs.improve.proposals.rounding import roundings
 from bitwright.jobs.improve.recipes import FIRST, HALVES, Judged, RecipeCandidate, RecipeMaker
 from bitwright.jobs.improve.score import describe_gain, is_surely_better
-from bitwright.jobs.opening import Prepared, open_model
+from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, assess_model, emit_model
 from bitwright.jobs.result import Result
 from bitwright.jobs.static import make_static_plan, quantize_static, random_data_notes
@@ -170,80 +170,54 @@ def refuse_few(samples: Iterable[Sample]) -> None:
 
 
 def quantize_with_effort(
-    source: Any,
-    recipe: Recipe,
-    effort: Effort,
-    calibration: Calibration,
-    *,
-    providers: Sequence[str] | None = None,
-    compute: Compute = ON_CPU,
+    prepared: Prepared, effort: Effort, calibration: Calibration, compute: Compute = ON_CPU
 ) -> Result:
     """Quantize a model by the best of the recipes that this effort tries."""
-    prepared, kept = _open(source, recipe, effort, calibration, providers, compute)
+    if effort == "high":
+        require_torch(compute.device)
+    kept = _keep(prepared, effort, calibration)
     if effort == "standard" and has_few(kept.data):
-        return quantize_static(prepared, recipe, kept, providers, compute)
-    return _Improved.by(prepared, recipe, effort, kept, compute).write()
+        return quantize_static(prepared, kept, compute)
+    return _Improved.by(prepared, effort, kept, compute).write()
 
 
-def plan_with_effort(
-    source: Any,
-    recipe: Recipe,
-    effort: Effort,
-    calibration: Calibration,
-    *,
-    providers: Sequence[str] | None = None,
-) -> QuantPlan:
+def plan_with_effort(prepared: Prepared, effort: Effort, calibration: Calibration) -> QuantPlan:
     """Return the plan for the best of the recipes that this effort tries."""
     if effort == "low":
-        return make_static_plan(source, recipe, calibration, providers)
-    prepared, kept = _open(source, recipe, effort, calibration, providers, ON_CPU)
+        return make_static_plan(prepared, calibration)
+    kept = _keep(prepared, effort, calibration)
     if effort == "standard" and has_few(kept.data):
-        return make_static_plan(prepared, recipe, kept, providers)
-    return _Improved.by(prepared, recipe, effort, kept, ON_CPU).plan()[1].plan
+        return make_static_plan(prepared, kept)
+    return _Improved.by(prepared, effort, kept, ON_CPU).plan()[1].plan
 
 
-def plans_by_ranges(
-    source: Any,
-    recipe: Recipe,
-    calibration: Calibration,
-    *,
-    providers: Sequence[str] | None = None,
-) -> Iterator[QuantPlan]:
+def plans_by_ranges(prepared: Prepared, calibration: Calibration) -> Iterator[QuantPlan]:
     """Yield the plan of a recipe, and behind it those with other range methods of effort.
 
     One pass over the data gives all of them. Where there are too few samples, or the recipe leaves
     no choice, it is alone.
     """
+    recipe = prepared.recipe
     if standard_effort(recipe, calibration) == "low":
-        yield make_static_plan(source, recipe, calibration, providers)
+        yield make_static_plan(prepared, calibration)
         return
-    prepared, kept = _open(source, recipe, "standard", calibration, providers, ON_CPU)
+    kept = _keep(prepared, "standard", calibration)
     changes = [change.fields for kind in RANGES.values() for change in kind(recipe, prepared)]
     if not changes or has_few(kept.data):
-        yield make_static_plan(prepared, recipe, kept, providers)
+        yield make_static_plan(prepared, kept)
         return
     maker = RecipeMaker(prepared, kept, halves=FIRST, means=recipe.bias_correction == "fast")
     for fields in ({}, *changes):
         yield maker.finish(recipe.replace(**fields))[1].plan
 
 
-def _open(
-    source: Any,
-    recipe: Recipe,
-    effort: Effort,
-    calibration: Calibration,
-    providers: Sequence[str] | None,
-    compute: Compute,
-) -> tuple[Prepared, Calibration]:
-    """Return the model to start with, and the data in a form that many passes can read."""
-    check_effort(effort, recipe, calibration)
-    if effort == "high":
-        require_torch(compute.device)
-    prepared = open_model(source, recipe.replace(fine_tune=None), providers)
+def _keep(prepared: Prepared, effort: Effort, calibration: Calibration) -> Calibration:
+    """Return the data in a form that many passes can read, if the effort can be made with it."""
+    check_effort(effort, prepared.recipe, calibration)
     kept = keep_data(prepared, calibration)
     if effort != "standard":
         refuse_few(kept.data)
-    return prepared, kept
+    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,12 +230,13 @@ class _Improved:
 
     @classmethod
     def by(
-        cls, prepared: Prepared, asked: Recipe, effort: Effort, kept: Calibration, compute: Compute
+        cls, prepared: Prepared, effort: Effort, kept: Calibration, compute: Compute
     ) -> _Improved:
-        """Try what an effort tries; `prepared` is the model for the recipe without learning."""
-        plain = effort == "standard"
+        """Try what an effort tries; learning, which the recipe may ask for, is the last of it."""
+        plain, asked = effort == "standard", prepared.recipe
+        recipe = asked.replace(fine_tune=None)
         maker = RecipeMaker(
-            prepared,
+            replace(prepared, recipe=recipe),
             kept,
             compute,
             halves=FIRST if plain else HALVES,
@@ -269,7 +244,7 @@ class _Improved:
             learning=asked.fine_tune,
         )
         proposals = [partial(propose, maker) for propose in LEVELS[effort]]
-        start = Judged(prepared.recipe)
+        start = Judged(recipe)
         return cls(maker, effort, improve(start, proposals, maker.make, is_surely_better))
 
     def plan(self) -> tuple[Prepared, Planned]:

@@ -112,12 +112,7 @@ class Plans:
 
     def _first_plan(self) -> QuantPlan:
         """Return the plan of the recipe as it is; others wait for being asked for."""
-        self._plans_left = plans_by_ranges(
-            self.prepared,
-            self._request.recipe,
-            self._samples.calibration(),
-            providers=self._request.providers,
-        )
+        self._plans_left = plans_by_ranges(self.prepared, self._samples.calibration())
         return next(self._plans_left)
 
     def _other_plans(self) -> list[QuantPlan]:
@@ -163,15 +158,11 @@ class Plans:
             )
         calibration = self._samples.calibration()
         if request.recipe.mode == "weight-only":
-            return mode_of(request.recipe).make_plan(
-                request.source, request.recipe, calibration, request.providers
-            )
+            return mode_of(request.recipe).make_plan(self.prepared, calibration)
         request.report(f"calibrating with effort {stage}")
         if stage == "low" and TRIMMED in self.stages:
             return self._first_plan()
-        return plan_with_effort(
-            self.prepared, request.recipe, stage, calibration, providers=request.providers
-        )
+        return plan_with_effort(self.prepared, stage, calibration)
 
     @cached_property
     def _choosing(self) -> list[Sample]:

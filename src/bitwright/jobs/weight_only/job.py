@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from bitwright.errors import DataError
 from bitwright.jobs.calibration import NO_SAMPLES, Calibration, Evaluation, unseen_samples
 from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.fine_tuning.segment import require_torch
-from bitwright.jobs.opening import Prepared, open_model
+from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Written, assess_model, sign_model
 from bitwright.jobs.result import Result
 from bitwright.jobs.smoothing import apply_factors
@@ -36,7 +36,7 @@ from bitwright.learning.reports import notes_of
 from bitwright.numerics.arrays import NUMPY, Arrays, arrays_on
 from bitwright.numerics.nbits import LazyBlocks
 from bitwright.plan import QuantPlan
-from bitwright.recipe import Nearest, Recipe
+from bitwright.recipe import Nearest
 from bitwright.rounding.store import BlockStore
 from bitwright.run import open_session
 from bitwright.support.logs import logged
@@ -50,26 +50,20 @@ MAX_MEASURED_BYTES = 1 << 30
 
 
 def quantize_weight_only(
-    source: Any,
-    recipe: Recipe,
-    calibration: Calibration,
-    providers: Sequence[str] | None = None,
-    compute: Compute = ON_CPU,
+    prepared: Prepared, calibration: Calibration, compute: Compute = ON_CPU
 ) -> Result:
     """Quantize weights in blocks; activations stay float."""
-    if recipe.fine_tune is not None:
+    if prepared.recipe.fine_tune is not None:
         require_torch(compute.device)  # before hours of other work, not after it
-    prepared = _weigh_by_data(open_model(source, recipe, providers), calibration)
+    prepared = _weigh_by_data(prepared, calibration)
     calibration = _keep_for_passes(prepared, calibration)
     prepared, plan = plan_weight_only(prepared, calibration, compute)
     return write_weight_only(prepared, plan, calibration, compute)
 
 
-def make_weight_only_plan(
-    source: Any, recipe: Recipe, calibration: Calibration, providers: Sequence[str] | None = None
-) -> QuantPlan:
+def make_weight_only_plan(prepared: Prepared, calibration: Calibration) -> QuantPlan:
     """Decide everything, and write nothing."""
-    prepared = _weigh_by_data(open_model(source, recipe, providers), calibration)
+    prepared = _weigh_by_data(prepared, calibration)
     return plan_weight_only(prepared, _keep_for_passes(prepared, calibration))[1]
 
 
