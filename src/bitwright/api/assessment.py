@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from bitwright import graph
 from bitwright.assess import (
     Benchmark,
+    BenchRequest,
     Comparison,
     GenerationBenchmark,
+    GenerationRequest,
     Inspection,
     Sensitivity,
     bench_models,
@@ -216,7 +218,7 @@ def bench(
     5
     """
     options = dict(locals())
-    return bench_models(_as_list(options.pop("models")), **options)
+    return bench_models(_as_list(options.pop("models")), BenchRequest(**options))
 
 
 @check_arguments
@@ -261,7 +263,7 @@ def bench_generation(
 and does not generate one by one; leave the numbers of tokens out, or export it with its cache.
     """
     options = dict(locals())
-    return time_generation(_as_list(options.pop("models")), **options)
+    return time_generation(_as_list(options.pop("models")), GenerationRequest(**options))
 
 
 def _as_list(models: ModelSource | Sequence[ModelSource]) -> Sequence[ModelSource]:

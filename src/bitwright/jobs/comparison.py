@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.assess import Comparison, compare_models
+from bitwright.assess import Comparison, PairRun, compare_models, open_units
 from bitwright.assess.coverage import find_coverage
 from bitwright.data import Sample, Samples, read_sample
 from bitwright.data.references import SampleReferences
@@ -60,6 +60,13 @@ class Measuring(DataOptions):
             return Calibration(self.samples)
         return Calibration(self.data, self.limit, self.transform, engine=self.engine)
 
+    @property
+    def pair_run(self) -> PairRun:
+        """Where the two models run side by side."""
+        return PairRun(
+            memory_budget=self.memory_budget, providers=self.providers, engine=self.engine
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class FloatSide:
@@ -106,14 +113,11 @@ def compare_with(
 
     with show_progress(measuring.progress, "Comparing", total) as report:
         found = compare_models(
-            side.model,
-            quantized,
+            open_units(side.model, quantized),
             read(),
+            measuring.pair_run,
             exact=side.exact,
             plan=plan,
-            memory_budget=measuring.memory_budget,
-            providers=measuring.providers,
-            engine=measuring.engine,
             saturation_of=saturation_points,
             on_progress=report,
         )

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess import Comparison
-from bitwright.assess.bench import bench_models
+from bitwright.assess.bench import BenchRequest, bench_models
 from bitwright.assess.comparison.side_by_side import open_units
 from bitwright.assess.report.advice import Advice, advise
 from bitwright.assess.report.data import build_report_data
@@ -461,14 +461,14 @@ _MIN_RUNS = 10
 def _time(
     plain: ir.Model, quantized: ir.Model, sample: Sample, measuring: Measuring
 ) -> Latency | None:
-    timed = bench_models(
-        [plain, quantized],
+    request = BenchRequest(
         data=[sample],
         seconds=1.0,
         providers=measuring.providers,
         profile=False,
         progress=False,
     )
+    timed = bench_models([plain, quantized], request)
     before, after = timed.models
     if min(len(before.times), len(after.times)) < _MIN_RUNS:
         return None

@@ -135,16 +135,7 @@ def variants_of(
     given = list(measuring.samples or ())
     chosen = units_of(units, plan)
     if candidates is not None and candidates < len(chosen):
-        found = compare_models(
-            prepared.model,
-            quantized,
-            given,
-            units=units,
-            memory_budget=measuring.memory_budget,
-            providers=measuring.providers,
-            engine=measuring.engine,
-            saturation_of=saturation_points,
-        )
+        found = compare_models(units, given, measuring.pair_run, saturation_of=saturation_points)
         # Nodes that stay float lose, too: they read what others rounded. Those without a figure of
         # their own come last.
         ranked = [node.name for node in found.worst(len(found.nodes)) if node.name in chosen]

@@ -11,14 +11,14 @@ from support.models import build, make_cnn, make_mlp, make_samples, node, normal
 from support.pair_models import make_conv
 
 from bitwright import graph
-from bitwright.assess import bench_models
+from bitwright.assess import BenchRequest, bench_models
 from bitwright.assess.bench.profile import NodeTime, Profile, profile_models
 from bitwright.assess.bench.results import Benchmark, ModelBenchmark
 from bitwright.errors import BitwrightError, DataError, ModelError, TargetError
 
 
 def time_models(models, **options):
-    return bench_models(models, profile=False, progress=False, **options)
+    return bench_models(models, BenchRequest(profile=False, progress=False, **options))
 
 
 # A whole benchmark ----------------------------------------------------------------------------
@@ -34,7 +34,7 @@ def found(tmp_path_factory):
     onnx.save(plain, folder / "float.onnx")
     onnx.save(make_conv(paired=False), folder / "unfused.onnx")
     paths = [folder / "float.onnx", folder / "unfused.onnx"]
-    return bench_models(paths, runs=12, progress=False)
+    return bench_models(paths, BenchRequest(runs=12, progress=False))
 
 
 def test_every_figure_is_there(found):
@@ -99,7 +99,7 @@ def test_it_comes_as_plain_data_and_as_tables(found):
 
 
 def test_integer_arithmetic_is_told_from_float(tmp_path):
-    found = bench_models([make_conv(bias="int32")], runs=2, progress=False)
+    found = bench_models([make_conv(bias="int32")], BenchRequest(runs=2, progress=False))
     kinds = {node.name: node.kind for node in found.models[0].profile.nodes}
     assert kinds["conv"] == "integer"
 
@@ -113,7 +113,7 @@ def test_models_in_memory_have_numbers_for_names():
 def test_nothing_stays_on_disk_and_no_process_stays(tmp_path, monkeypatch):
     psutil = pytest.importorskip("psutil")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    bench_models([make_mlp()], runs=2, progress=False)
+    bench_models([make_mlp()], BenchRequest(runs=2, progress=False))
     assert not list(tmp_path.iterdir())
     words = [" ".join(child.cmdline()) for child in psutil.Process().children()]
     assert not [each for each in words if "answering.py" in each]

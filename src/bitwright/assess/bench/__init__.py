@@ -3,86 +3,89 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bitwright import graph
-from bitwright.assess.bench.models import TimedModel, check_options
+from bitwright.assess.bench.models import TimedModel, Timing
 from bitwright.assess.bench.process import ModelProcess, run_interleaved
 from bitwright.assess.bench.profile import profile_models
 from bitwright.assess.bench.results import Benchmark, ModelBenchmark
 from bitwright.assess.bench.samples import check_shapes, samples_for, write_samples
 from bitwright.data import InputSpec, Sample, Transform
 from bitwright.run.session import checked_providers
-from bitwright.support.progress import Progress, show_progress
+from bitwright.support.progress import show_progress
 from bitwright.support.scratch import ScratchFolder
 
-__all__ = ["bench_models"]
+__all__ = ["BenchRequest", "bench_models"]
 
-WARM_UP = 3
-"""Runs of each model that are not counted."""
 _ROUNDS_SHOWN = 10
 
 
-def bench_models(  # noqa: PLR0913
-    models: Sequence[graph.ModelSource],
-    *,
-    data: Any = None,
-    limit: int | None = None,
-    transform: Transform = None,
-    shapes: Mapping[str, Sequence[int] | int] | None = None,
-    batch: int | None = None,
-    runs: int | None = None,
-    seconds: float = 3.0,
-    warm_up: int = WARM_UP,
-    threads: int | None = None,
-    providers: Sequence[str] | None = None,
-    profile: bool = True,
-    progress: Progress = True,
-) -> Benchmark:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchRequest(Timing):
+    """How models are timed, and on which samples; None makes random ones."""
+
+    data: Any = None
+    limit: int | None = None
+    transform: Transform = None
+    shapes: Mapping[str, Sequence[int] | int] | None = None
+    batch: int | None = None
+    profile: bool = True
+    """Whether every node is timed, too."""
+
+    def open_samples(self, specs: Sequence[InputSpec]) -> tuple[list[Sample], str]:
+        """Return the samples for a model with these inputs, and what they are in words."""
+        return samples_for(
+            specs,
+            data=self.data,
+            limit=self.limit,
+            transform=self.transform,
+            shapes=self.shapes,
+            batch=self.batch,
+        )
+
+
+def bench_models(models: Sequence[graph.ModelSource], request: BenchRequest) -> Benchmark:
     """Time models against each other, and say where their time goes."""
-    check_options(models, runs=runs, seconds=seconds, warm_up=warm_up, threads=threads)
-    chosen = checked_providers(providers)
+    request.check(models)
+    threads, providers = request.threads, checked_providers(request.providers)
     with ScratchFolder("bench") as scratch, contextlib.ExitStack() as stack:
         timed = [TimedModel(model, index, scratch.path) for index, model in enumerate(models)]
         processes = [
-            stack.enter_context(ModelProcess(m.name, m.path, threads=threads, providers=chosen))
+            stack.enter_context(ModelProcess(m.name, m.path, threads=threads, providers=providers))
             for m in timed
         ]
-        check_shapes([process.inputs for process in processes], shapes or {})
-        open_samples = partial(
-            samples_for, data=data, limit=limit, transform=transform, shapes=shapes, batch=batch
-        )
-        samples, what = _load_samples(processes, open_samples, scratch.path)
+        check_shapes([process.inputs for process in processes], request.shapes or {})
+        samples, what = _load_samples(processes, request, scratch.path)
         for process in processes:
-            if warm_up:
-                process.burst(runs=warm_up)
-        with show_progress(progress, "Timing", _ROUNDS_SHOWN) as report:
-            times = run_interleaved(processes, runs=runs, seconds=seconds, on_round=report)
+            if request.warm_up:
+                process.burst(runs=request.warm_up)
+        with show_progress(request.progress, "Timing", _ROUNDS_SHOWN) as report:
+            times = run_interleaved(
+                processes, runs=request.runs, seconds=request.seconds, on_round=report
+            )
         figures = list(map(_figures, timed, processes, times, samples))
         for process in processes:  # before profiling, which wants the machine for itself
             process.close()
-        if profile:
+        if request.profile:
             profiles = profile_models(
                 [each.model for each in timed],
                 samples,
                 threads=threads,
-                providers=chosen,
-                seconds=seconds,
+                providers=providers,
+                seconds=request.seconds,
             )
             figures = [
                 replace(each, profile=found) for each, found in zip(figures, profiles, strict=True)
             ]
-    return Benchmark(tuple(figures), what, threads, tuple(chosen))
+    return Benchmark(tuple(figures), what, threads, tuple(providers))
 
 
 def _load_samples(
-    processes: Sequence[ModelProcess],
-    open_samples: Callable[[Sequence[InputSpec]], tuple[list[Sample], str]],
-    folder: Path,
+    processes: Sequence[ModelProcess], request: BenchRequest, folder: Path
 ) -> tuple[list[list[Sample]], str]:
     """Give each process its samples; return them, and what they are in words."""
     samples: list[list[Sample]] = []
@@ -91,7 +94,7 @@ def _load_samples(
         if index and process.inputs == processes[index - 1].inputs:
             samples.append(samples[-1])  # data that can be read only once serves all
         else:
-            found, what = open_samples(process.inputs)
+            found, what = request.open_samples(process.inputs)
             samples.append(found)
         place = folder / str(index)
         place.mkdir()

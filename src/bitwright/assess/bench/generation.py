@@ -11,6 +11,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,16 +24,16 @@ from bitwright.assess.bench.generation_results import (
     GenerationBenchmark,
     ModelGeneration,
 )
-from bitwright.assess.bench.models import TimedModel, check_options
+from bitwright.assess.bench.models import TimedModel, Timing
 from bitwright.assess.bench.process import FolderProcess, ModelProcess, run_interleaved
 from bitwright.assess.bench.samples import check_shapes, write_samples
 from bitwright.data import fill_token_inputs, is_cache
 from bitwright.errors import MissingPackageError, ModelError, TargetError
 from bitwright.run.session import checked_providers
-from bitwright.support.progress import Progress, show_progress
+from bitwright.support.progress import show_progress
 from bitwright.support.scratch import ScratchFolder
 
-__all__ = ["bench_generation", "is_decoder"]
+__all__ = ["GenerationRequest", "bench_generation", "is_decoder"]
 
 MIN_RUNS, MAX_RUNS = 5, 50
 _ROUNDS_SHOWN = 10
@@ -56,56 +57,67 @@ def is_decoder(source: graph.ModelSource) -> bool:
     return any(is_cache(value.name or "") for value in graph.load_model(source).graph.inputs)
 
 
-def bench_generation(  # noqa: PLR0913
-    models: Sequence[graph.ModelSource],
-    *,
-    prompt_tokens: int = 128,
-    new_tokens: int = 64,
-    shapes: Shapes | None = None,
-    runs: int | None = None,
-    seconds: float = 10.0,
-    warm_up: int = 1,
-    threads: int | None = None,
-    providers: Sequence[str] | None = None,
-    progress: Progress = True,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest(Timing):
+    """How language models are timed: a prompt, then new tokens one by one."""
+
+    prompt_tokens: int = 128
+    new_tokens: int = 64
+    shapes: Shapes | None = None
+    seconds: float = 10.0
+    warm_up: int = 1
+
+    def check(self, models: Sequence[graph.ModelSource]) -> None:
+        """Refuse what cannot be timed."""
+        Timing.check(self, models)
+        for name, value in (("prompt tokens", self.prompt_tokens), ("new tokens", self.new_tokens)):
+            if value < 1:
+                raise TargetError(f"{name} must be at least 1, not {value}.")
+
+    def draw_tokens(self, vocabulary: int) -> list[int]:
+        """Return the prompt, and tokens that follow it whatever the model says."""
+        count = self.prompt_tokens + self.new_tokens
+        return np.random.default_rng(0).integers(0, vocabulary, count).tolist()  # type: ignore[no-any-return]
+
+
+def bench_generation(
+    models: Sequence[graph.ModelSource], request: GenerationRequest
 ) -> GenerationBenchmark:
     """Time language models against each other: a prompt, then new tokens one by one."""
-    check_options(models, runs=runs, seconds=seconds, warm_up=warm_up, threads=threads)
-    for name, value in (("prompt tokens", prompt_tokens), ("new tokens", new_tokens)):
-        if value < 1:
-            raise TargetError(f"{name} must be at least 1, not {value}.")
+    request.check(models)
     folders = [_read_folder(model) for model in models]
     for folder in folders:
         if folder is not None:
-            folder.check_length(prompt_tokens + 1 + new_tokens)
+            folder.check_length(request.prompt_tokens + 1 + request.new_tokens)
     by_genai = all(folders) and find_spec("onnxruntime_genai") is not None
-    if by_genai and (providers or shapes):
+    if by_genai and (request.providers or request.shapes):
         raise TargetError(
             f"providers and shapes are for ONNX Runtime; {_CONFIG} names those of a folder."
         )
-    chosen = () if by_genai else checked_providers(providers)
-    job = _Job(prompt_tokens, new_tokens, threads, chosen, shapes or {})
+    providers = () if by_genai else tuple(checked_providers(request.providers))
+    request = replace(request, providers=providers)
     with ScratchFolder("bench") as scratch, contextlib.ExitStack() as stack:
         timed = [
-            _open_folder(job, folder, stack)
+            _open_folder(request, folder, stack)
             if by_genai and folder is not None
-            else _open_model(job, model, folder, index, scratch.path, stack)
+            else _open_model(request, model, folder, index, scratch.path, stack)
             for index, (model, folder) in enumerate(zip(models, folders, strict=True))
         ]
         if not by_genai:
-            check_shapes([each.process.inputs for each in timed], job.shapes)
+            check_shapes([each.process.inputs for each in timed], request.shapes or {})
         # One run tells how many fit into the time.
-        leads = [each.burst(runs=max(warm_up, int(runs is None))) for each in timed]
+        leads = [each.burst(runs=max(request.warm_up, int(request.runs is None))) for each in timed]
+        runs, seconds = request.runs, request.seconds
         if runs is None:
             slowest = max(lead[-1] for lead in leads)
             runs = min(max(math.ceil(seconds / slowest), MIN_RUNS), MAX_RUNS)
         for each in timed:
             each.runs.clear()
-        with show_progress(progress, "Generating", _ROUNDS_SHOWN) as report:
+        with show_progress(request.progress, "Generating", _ROUNDS_SHOWN) as report:
             run_interleaved(timed, runs=runs, seconds=seconds, on_round=report)
         engine: Engine = "onnxruntime-genai" if by_genai else "onnxruntime"
-        figures = tuple(_figures(job, each) for each in timed)
-    return GenerationBenchmark(figures, engine, threads, tuple(chosen))
+        figures = tuple(_figures(request, each) for each in timed)
+    return GenerationBenchmark(figures, engine, request.threads, providers)
 
 
 class _Folder(NamedTuple):
@@ -128,21 +140,6 @@ class _Folder(NamedTuple):
             )
 
 
-class _Job(NamedTuple):
-    """What is asked of every model."""
-
-    prompt_tokens: int
-    new_tokens: int
-    threads: int | None
-    providers: Sequence[str]
-    shapes: Shapes
-
-    def draw_tokens(self, vocabulary: int) -> list[int]:
-        """Return the prompt, and tokens that follow it whatever the model says."""
-        count = self.prompt_tokens + self.new_tokens
-        return np.random.default_rng(0).integers(0, vocabulary, count).tolist()  # type: ignore[no-any-return]
-
-
 class _TimedDecoder:
     """A language model in its process, with what its runs took."""
 
@@ -158,18 +155,20 @@ class _TimedDecoder:
         return [prompt + rest for prompt, rest in found]
 
 
-def _open_folder(job: _Job, folder: _Folder, stack: contextlib.ExitStack) -> _TimedDecoder:
+def _open_folder(
+    request: GenerationRequest, folder: _Folder, stack: contextlib.ExitStack
+) -> _TimedDecoder:
     name = str(folder.path)
-    process = stack.enter_context(FolderProcess(name, folder.path, threads=job.threads))
-    tokens = job.draw_tokens(folder.vocabulary)[: job.prompt_tokens]
-    process.load_prompt(tokens, job.new_tokens, least_length=folder.window)
+    process = stack.enter_context(FolderProcess(name, folder.path, threads=request.threads))
+    tokens = request.draw_tokens(folder.vocabulary)[: request.prompt_tokens]
+    process.load_prompt(tokens, request.new_tokens, least_length=folder.window)
     files = [p for p in folder.path.iterdir() if p.is_file()]
     size = sum(p.stat().st_size for p in files)
     return _TimedDecoder(name, graph.file_size(folder.decoder) if folder.decoder else size, process)
 
 
 def _open_model(
-    job: _Job,
+    request: GenerationRequest,
     source: graph.ModelSource,
     folder: _Folder | None,
     index: int,
@@ -185,7 +184,9 @@ def _open_model(
         source = folder.decoder
     model = TimedModel(source, index, scratch)
     process = stack.enter_context(
-        ModelProcess(model.name, model.path, threads=job.threads, providers=job.providers)
+        ModelProcess(
+            model.name, model.path, threads=request.threads, providers=request.providers or ()
+        )
     )
     caches = _pair_caches(process, model.name)
     config = None
@@ -193,10 +194,10 @@ def _open_model(
         beside = (Path(source).with_name(name) for name in (_CONFIG, "config.json"))
         config = next((path for path in beside if path.is_file()), None)
     own = {dim for spec in process.inputs for dim in (spec.name, *(spec.shape or ()))}
-    shapes = {name: size for name, size in job.shapes.items() if name in own}
-    tokens = np.array([job.draw_tokens(_vocabulary(process))])
+    shapes = {name: size for name, size in (request.shapes or {}).items() if name in own}
+    tokens = np.array([request.draw_tokens(_vocabulary(process))])
     samples, done = [], 0
-    for count in (job.prompt_tokens, *[1] * job.new_tokens):
+    for count in (request.prompt_tokens, *[1] * request.new_tokens):
         part = tokens[:, done : done + count]
         samples.append(
             fill_token_inputs(part, process.inputs, done=done, shapes=shapes, config=config)
@@ -240,13 +241,13 @@ def _vocabulary(process: ModelProcess) -> int:
     return next((size for size in sizes if isinstance(size, int)), _COMMON_TOKENS)
 
 
-def _figures(job: _Job, timed: _TimedDecoder) -> ModelGeneration:
+def _figures(request: GenerationRequest, timed: _TimedDecoder) -> ModelGeneration:
     prefill, decode = zip(*timed.runs, strict=True)
     return ModelGeneration(
         name=timed.name,
         size=timed.size,
-        prompt_tokens=job.prompt_tokens,
-        new_tokens=job.new_tokens,
+        prompt_tokens=request.prompt_tokens,
+        new_tokens=request.new_tokens,
         prefill_seconds=prefill,
         decode_seconds=decode,
         open_seconds=timed.process.open_seconds,

@@ -1,17 +1,19 @@
-"""Models to time: their files and names; checks of the timing options."""
+"""Models to time: their files and names; how often they run."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.errors import ModelError, TargetError
+from bitwright.support.progress import Progress
 
-__all__ = ["TimedModel", "check_options"]
+__all__ = ["TimedModel", "Timing"]
 
 
 class TimedModel:
@@ -32,19 +34,35 @@ class TimedModel:
         self.path = path
 
 
-def check_options(
-    models: Sequence[graph.ModelSource],
-    *,
-    runs: int | None,
-    seconds: float,
-    warm_up: int,
-    threads: int | None,
-) -> None:
-    """Refuse what cannot be timed."""
-    if not models:
-        raise ModelError("there is no model to time; give at least one.")
-    for name, value, least in (("runs", runs, 1), ("threads", threads, 1), ("warm-up", warm_up, 0)):
-        if value is not None and value < least:
-            raise TargetError(f"{name} must be at least {least}, not {value}.")
-    if not seconds > 0:
-        raise TargetError(f"seconds must be above 0, not {seconds:g}.")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How often, or how long, models are run to be timed.
+
+    >>> Timing(seconds=0).check(["model.onnx"])
+    Traceback (most recent call last):
+    bitwright.errors.TargetError: seconds must be above 0, not 0.
+    """
+
+    runs: int | None = None
+    """Runs of each model, instead of `seconds`."""
+    seconds: float = 3.0
+    warm_up: int = 3
+    """Runs of each model that are not counted."""
+    threads: int | None = None
+    providers: Sequence[str] | None = None
+    progress: Progress = True
+
+    def check(self, models: Sequence[graph.ModelSource]) -> None:
+        """Refuse what cannot be timed."""
+        if not models:
+            raise ModelError("there is no model to time; give at least one.")
+        limits = (
+            ("runs", self.runs, 1),
+            ("threads", self.threads, 1),
+            ("warm-up", self.warm_up, 0),
+        )
+        for name, value, least in limits:
+            if value is not None and value < least:
+                raise TargetError(f"{name} must be at least {least}, not {value}.")
+        if not self.seconds > 0:
+            raise TargetError(f"seconds must be above 0, not {self.seconds:g}.")

@@ -31,7 +31,7 @@ from bitwright.run import Part, PartRunner, open_session, run_session
 from bitwright.support.collector import without_collection
 from bitwright.support.engines import LOCAL, Engine
 
-__all__ = ["compare_models", "open_units"]
+__all__ = ["PairRun", "compare_models", "open_units"]
 
 Array = npt.NDArray[Any]
 Sample = Mapping[str, Array]
@@ -58,29 +58,32 @@ def open_units(float_model: ir.Model, quantized: ir.Model) -> Units:
     return cut_models(*both)
 
 
-def compare_models(  # noqa: PLR0913
-    float_model: ir.Model,
-    quantized: ir.Model,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairRun:
+    """Where two models run side by side, and in how much memory."""
+
+    memory_budget: int
+    """Bytes; tensors of one sample that do not fit are compared in groups."""
+    providers: Sequence[str] | None = None
+    engine: Engine = LOCAL
+
+
+def compare_models(
+    units: Units,
     samples: Iterable[Sample],
+    run: PairRun,
     *,
     exact: ir.Model | None = None,
-    units: Units | None = None,
     plan: QuantPlan | None = None,
-    memory_budget: int,
-    providers: Sequence[str] | None = None,
-    engine: Engine = LOCAL,
     saturation_of: _SaturationOf = lambda value: EVERYWHERE,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Comparison:
-    """Return how far the quantized model is from the float one, tensor by tensor.
+    """Return how far a quantized model is from a float one, tensor by tensor.
 
-    Tensors of one sample that do not fit the memory budget are compared in groups. `exact` is what
-    outputs are compared with where `float_model` itself is not: it imitates hardware, so that its
-    tensors are those of the quantized model. `units` are those of the two models, where they have
-    been cut already. `plan` tells why nodes are float, `engine` where the samples are run,
-    `saturation_of` between which values a tensor's readers tell them apart.
+    `exact` is what outputs are compared with where the float model itself is not: it imitates
+    hardware, so that its tensors are those of the quantized model. `plan` tells why nodes are
+    float, `saturation_of` between which values a tensor's readers tell them apart.
     """
-    units = units or open_units(float_model, quantized)
     errors = _merge(units, saturation_of, with_exact=exact is not None)
     if not errors.tensors and not errors.merged.outputs:
         raise ModelError(
@@ -88,9 +91,9 @@ def compare_models(  # noqa: PLR0913
             "was made from the first."
         )
     merged = errors.merged._replace(model=carry_model(errors.merged.model))
-    shared = (merged, carry_model(exact), memory_budget, providers)
+    shared = (merged, carry_model(exact), run.memory_budget, run.providers)
     done = 0
-    with engine.open(_pair_runner, *shared) as workers:
+    with run.engine.open(_pair_runner, *shared) as workers:
         for found in workers.stream(samples):
             errors.add(found)
             done += 1
