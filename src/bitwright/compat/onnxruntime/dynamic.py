@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,37 +58,40 @@ def quantize_dynamic(
     ...     bitwright.inspect(f"{folder}/q.onnx").is_quantized
     True
     """
-    parts = translate_options(extra_options)
-    selected = selected_op_types(None, op_types_to_quantize)
-    parts.choose_nodes(dynamic_op_types(selected), nodes_to_quantize, nodes_to_exclude)
-    parts.recipe.update(
+    request = QuantizerRequest(
+        model=model_input,
         per_channel=read_switch("per_channel", per_channel),
         reduce_range=read_switch("reduce_range", reduce_range),
+        weight_type=weight_type,
+        activation_type=QuantType.QUInt8,
+        ranges=None,
+        nodes=nodes_to_quantize,
+        exclude=nodes_to_exclude,
+        op_types=selected_op_types(None, op_types_to_quantize),
+        extra_options=extra_options,
     )
-    recipe = dynamic_recipe(parts, weight_type)
-    external_data = read_switch("use_external_data_format", use_external_data_format)
-    if foreign := foreign_op_types(model_input, None, selected):
-        request = QuantizerRequest(
-            model=update_opset_version(load_model_with_shape_infer(model_input), weight_type),
-            per_channel=per_channel,
-            reduce_range=reduce_range,
-            weight_type=weight_type,
-            activation_type=QuantType.QUInt8,
-            ranges=None,
-            nodes=nodes_to_quantize,
-            exclude=nodes_to_exclude,
-            op_types=selected,
-            extra_options={"MatMulConstBOnly": True, **(extra_options or {})},
-        )
-        job = partial(run_peer, request, None)
-        write_of_peer(job, foreign, model_output, external_data=external_data)
+    external = read_switch("use_external_data_format", use_external_data_format)
+    recipe = dynamic_recipe(_recipe_parts(request), weight_type)
+    if foreign := foreign_op_types(model_input, None, request.op_types):
+        job = partial(_quantize_by_peer, request)
+        write_of_peer(job, foreign, model_output, external_data=external)
         return
-    write_model(
-        lambda: quantize(model_input, recipe=recipe),
-        model_input,
-        model_output,
-        external_data=external_data,
-    )
+    run = partial(quantize, model_input, recipe=recipe)
+    write_model(run, model_input, model_output, external_data=external)
+
+
+def _recipe_parts(request: QuantizerRequest) -> RecipeParts:
+    parts = translate_options(request.extra_options)
+    parts.choose_nodes(dynamic_op_types(request.op_types), request.nodes, request.exclude)
+    parts.recipe.update(per_channel=request.per_channel, reduce_range=request.reduce_range)
+    return parts
+
+
+def _quantize_by_peer(request: QuantizerRequest) -> onnx.ModelProto:
+    """Quantize by the peer's own pass over the nodes, with the defaults of its function."""
+    model = update_opset_version(load_model_with_shape_infer(request.model), request.weight_type)
+    options = {"MatMulConstBOnly": True, **(request.extra_options or {})}
+    return run_peer(replace(request, model=model, extra_options=options), None)
 
 
 def dynamic_op_types(op_types: Sequence[str] | None) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import onnx
 
@@ -16,12 +16,15 @@ from bitwright.compat.onnxruntime.errors import raises_builtins
 from bitwright.compat.onnxruntime.options import translate_options
 from bitwright.compat.onnxruntime.writing import RETIRED
 from bitwright.errors import RecipeError
-from bitwright.recipe import Selection
+from bitwright.numerics.types import QType
+from bitwright.recipe import Recipe, Selection
 from bitwright.support.notices import warn_user
 
 _TRAINED_OPS = {"QuantizeLinear", "DequantizeLinear", "FakeQuantize"}
 
 __all__ = ["quantize_qat"]
+
+Names = Sequence[str] | None
 
 
 @raises_builtins(retired=RETIRED)
@@ -79,38 +82,51 @@ def quantize_qat(
             "or train with reduced ranges."
         )
     member = as_member(QuantFormat, quant_format, "quantization format")
-    parts = translate_options(extra_options)
-    for key in sorted(extra_options or {}):
+    select = _selection(
+        extra_options or {}, op_types_to_quantize, nodes_to_quantize, nodes_to_exclude
+    )
+    asked = _asked_types(activation_type, weight_type)
+    graph.check_destination(model_output, source=model_input)
+    written: Literal["qdq", "qoperator"] = "qdq" if member is QuantFormat.QDQ else "qoperator"
+    result = import_qat(model_input, format=written, select=select)
+    _check_trained(result.plan.recipe, asked, per_channel)
+    result.save(model_output, external_data=True if use_external_data_format else None)
+
+
+def _selection(
+    extra_options: Mapping[str, Any], op_types: Names, nodes: Names, exclude: Names
+) -> Selection:
+    """Return which nodes are asked for; any other option than `EnableSubgraph` is ignored."""
+    for key in sorted(extra_options):
         if key != "EnableSubgraph":
             warn_user(
                 f"option {key!r} is ignored: it has no meaning for a model whose scales were "
                 "trained."
             )
-    wanted = {
-        "activation_type": (activation_type, "activation"),
-        "weight_type": (weight_type, "weight"),
-    }
-    types = {
-        argument: (as_member(QuantType, value, argument.replace("_", " ")).qtype, role)
-        for argument, (value, role) in wanted.items()
+    return Selection(
+        op_types=tuple(op_types) if op_types else None,
+        nodes=tuple(nodes) if nodes else None,
+        exclude=tuple(exclude or ()),
+        **translate_options(extra_options).select,
+    )
+
+
+def _asked_types(activation_type: Any, weight_type: Any) -> dict[str, QType]:
+    """Return the types that are asked for, by the role of what has them."""
+    given = {"activation": activation_type, "weight": weight_type}
+    return {
+        role: as_member(QuantType, value, f"{role} type").qtype
+        for role, value in given.items()
         if value is not None
     }
-    graph.check_destination(model_output, source=model_input)
-    result = import_qat(
-        model_input,
-        format="qdq" if member is QuantFormat.QDQ else "qoperator",
-        select=Selection(
-            op_types=tuple(op_types_to_quantize) if op_types_to_quantize else None,
-            nodes=tuple(nodes_to_quantize) if nodes_to_quantize else None,
-            exclude=tuple(nodes_to_exclude or ()),
-            **parts.select,
-        ),
-    )
-    recipe = result.plan.recipe
-    for argument, (qtype, role) in types.items():
+
+
+def _check_trained(recipe: Recipe, asked: Mapping[str, QType], per_channel: bool | None) -> None:
+    """Refuse what asks for something else than was trained."""
+    for role, qtype in asked.items():
         if getattr(recipe, role) is not qtype:
             raise RecipeError(
-                f"{argument} is {qtype}, but the model was trained with {getattr(recipe, role)}; "
+                f"{role}_type is {qtype}, but the model was trained with {getattr(recipe, role)}; "
                 "leave it out, or train with that type."
             )
     if per_channel is not None and per_channel is not recipe.per_channel:
@@ -118,7 +134,6 @@ def quantize_qat(
         raise RecipeError(
             f"per_channel is {per_channel}, but the model was trained with {trained}; leave it out."
         )
-    result.save(model_output, external_data=True if use_external_data_format else None)
 
 
 def _has_pairs(model: str | Path | onnx.ModelProto) -> bool:

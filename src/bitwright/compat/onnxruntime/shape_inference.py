@@ -62,17 +62,11 @@ def quant_pre_process(
     ...     bitwright.inspect(f"{folder}/ready.onnx").is_quantized
     False
     """
-    if "input_model_path" in deprecated_kwargs:
-        old = deprecated_kwargs.pop("input_model_path")
-        warn_user("input_model_path is now called input_model.", DeprecationWarning)
-        input_model = old if input_model is None else input_model
-    known = [*inspect.signature(quant_pre_process).parameters][:-1]
-    for name in deprecated_kwargs:
-        warn_user(f"ignored: unknown argument {name!r}.{did_you_mean(name, known)}")
-    for name, given in (("input_model", input_model), ("output_model_path", output_model_path)):
+    source = _read_source(input_model, deprecated_kwargs)
+    for name, given in (("input_model", source), ("output_model_path", output_model_path)):
         if given is None:
             raise RecipeError(f"quant_pre_process needs {name}.")
-    assert input_model is not None and output_model_path is not None
+    assert source is not None and output_model_path is not None
     external = read_external_data(
         output_model_path,
         save_as_external_data,
@@ -80,9 +74,9 @@ def quant_pre_process(
         external_data_location,
         external_data_size_threshold,
     )
-    graph.check_destination(output_model_path, source=input_model)
+    graph.check_destination(output_model_path, source=source)
     model = preprocess(
-        input_model,
+        source,
         optimize=False,
         onnx_shapes=False,
         symbolic_shapes=not skip_symbolic_shape,
@@ -103,6 +97,18 @@ def quant_pre_process(
             symbolic_shapes=False,
             external_data=external,
         )
+
+
+def _read_source(given: Any, deprecated: dict[str, Any]) -> Any:
+    """Return the model to read, by the old name of its argument too; others are ignored."""
+    if "input_model_path" in deprecated:
+        old = deprecated.pop("input_model_path")
+        warn_user("input_model_path is now called input_model.", DeprecationWarning)
+        given = old if given is None else given
+    known = [*inspect.signature(quant_pre_process).parameters][:-1]
+    for name in deprecated:
+        warn_user(f"ignored: unknown argument {name!r}.{did_you_mean(name, known)}")
+    return given
 
 
 def _is_large(model: ir.Model) -> bool:

@@ -77,11 +77,10 @@ def quantize_static(
 ) -> None:
     """Quantize weights and activations of a model and write it, as ONNX Runtime's tool would.
 
-    The defaults, the tensor names and the op types are that tool's, and so is its leniency: options
-    and names without an effect are ignored, and a model with nothing to quantize is written as it
-    is; so are its rules for what is quantized, and the numbers of its calibrators. Other than
-    there, a warning says what is ignored, options are checked before any work is done, excluded
-    nodes stay float, and every written model has been run.
+    Defaults, tensor names, op types, rules and the numbers of calibrators are that tool's, and so
+    is its leniency: what has no effect is ignored, and a model with nothing to quantize is written
+    as it is. Other than there, a warning says what is ignored, options are checked before any work,
+    excluded nodes stay float, and every written model has been run.
 
     >>> import tempfile, bitwright
     >>> from bitwright.compat.onnxruntime import quantize_static
@@ -108,8 +107,8 @@ def quantize_static(
         extra_options=extra_options or {},
         cache=None if calibration_cache_path is None else Path(calibration_cache_path),
     )
-    external_data = read_switch("use_external_data_format", use_external_data_format)
-    _run(request, model_output, external_data=external_data)
+    external = read_switch("use_external_data_format", use_external_data_format)
+    _run(request, model_output, external_data=external)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,8 @@ from typing import Any
 
 import onnx
 from onnx import ModelProto
+from onnxruntime.tools.onnx_model_utils import fix_output_shapes, make_input_shape_fixed
+from onnxruntime.tools.remove_initializer_from_input import remove_initializer_from_input
 
 from bitwright import graph
 from bitwright.compat.onnxruntime.execution_providers.qnn.fusion_lpnorm import (
@@ -73,16 +75,13 @@ def qnn_preprocess_model(
     )
     proto = model_input if isinstance(model_input, ModelProto) else onnx.load(str(model_input))
     model = ONNXModel(save_and_reload_optimize_model(proto, shape_infer=True))
-    changed = bool(dynamic_input_shapes)
-    if dynamic_input_shapes:
-        _fix_shapes(model.model, dynamic_input_shapes)
+    changed = _fix_shapes(model.model, dynamic_input_shapes or ())
     if exclude_initializer_from_input:
-        from onnxruntime.tools.remove_initializer_from_input import remove_initializer_from_input
-
         changed |= remove_initializer_from_input(model.model)
     changed |= _fuse(model, layer_norms=fuse_layernorm)
-    chosen = inputs_to_make_channel_last or (), outputs_to_make_channel_last or ()
-    changed |= _make_channels_last(model, *chosen)
+    changed |= _make_channels_last(
+        model, inputs_to_make_channel_last or (), outputs_to_make_channel_last or ()
+    )
     changed |= _name_nodes(model)
     if changed:
         model.topological_sort()
@@ -128,13 +127,13 @@ def _fuse(model: ONNXModel, *, layer_norms: bool) -> bool:
     return any(changed)
 
 
-def _fix_shapes(model: ModelProto, shapes: Sequence[tuple[str, str]]) -> None:
-    """Set the shapes of inputs, and those of outputs that follow from them."""
-    from onnxruntime.tools.onnx_model_utils import fix_output_shapes, make_input_shape_fixed
-
+def _fix_shapes(model: ModelProto, shapes: Sequence[tuple[str, str]]) -> bool:
+    """Set the shapes of inputs, and of outputs that follow; return whether any are given."""
     for name, shape in shapes:
         make_input_shape_fixed(model.graph, name, [int(size) for size in shape.split(",")])
-    fix_output_shapes(model)
+    if shapes:
+        fix_output_shapes(model)
+    return bool(shapes)
 
 
 def _make_channels_last(model: ONNXModel, inputs: Sequence[str], outputs: Sequence[str]) -> bool:
