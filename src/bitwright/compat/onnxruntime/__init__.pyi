@@ -7,7 +7,7 @@ from .calibrate import MinMaxCalibrater as MinMaxCalibrater
 from .calibrate import TensorData as TensorData
 from .calibrate import TensorsData as TensorsData
 from .calibrate import create_calibrator as create_calibrator
-from .cuda_quantizer import CudaQuantizer as CudaQuantizer  # type: ignore[import-not-found]
+from .cuda_quantizer import CudaQuantizer as CudaQuantizer
 from .dynamic import quantize_dynamic as quantize_dynamic
 from .enums import CalibrationMethod as CalibrationMethod
 from .enums import QuantFormat as QuantFormat
