@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -143,3 +145,47 @@ def test_the_scale_of_a_bias_is_the_float32_product():
     found = plan.parameters("b").scale
     factors = np.float32([0.1, 0.3, 0.1, 0.3]).astype(np.float64)
     np.testing.assert_array_equal(found, np.float64(np.float32(0.7)) * factors)
+
+
+def test_nothing_writes_into_a_plan():
+    entry = TensorPlan(tensor="x", role="activation", qtype=UINT8, scale=0.5, zero_point=3)
+    given, notes = {"x": entry}, ["a note"]
+    plan = QuantPlan(
+        recipe=Recipe(),
+        fingerprint="",
+        tensors=given,
+        nodes={},
+        bias_shifts={"b": [1.0]},
+        notes=notes,
+    )
+    for write in (
+        lambda: plan.tensors.update(y=entry),
+        lambda: plan.tensors.pop("x"),
+        lambda: plan.nodes.setdefault("n", None),
+        lambda: plan.outputs.clear(),
+        lambda: plan.bias_shifts["b"].append(2.0),
+        lambda: plan.notes.append("another"),
+        lambda: plan.tensors.__setitem__("x", entry),
+        lambda: plan.tensors.__delitem__("x"),
+    ):
+        with pytest.raises(TypeError, match="belongs to a frozen value and cannot be changed"):
+            write()
+    with pytest.raises(AttributeError):
+        plan.tensors = {}
+    given["y"] = entry
+    notes.append("another")
+    assert plan.tensors == {"x": entry} and plan.notes == ["a note"]
+    more = plan.with_tensors({"y": entry}).with_notes(["another"])
+    assert more.tensors == given and more.notes == notes
+    with pytest.raises(TypeError):
+        more.tensors["z"] = entry
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda plan: pickle.loads(pickle.dumps(plan))])
+def test_a_plan_travels_as_it_is(copied):
+    entry = TensorPlan(tensor="x", role="activation", qtype=UINT8, scale=[0.5, 1.0], axis=0)
+    plan = QuantPlan(recipe=Recipe(), fingerprint="", tensors={"x": entry}, nodes={}, notes=["a"])
+    other = copied(plan)
+    assert other == plan and other.to_json() == plan.to_json()
+    with pytest.raises(TypeError):
+        other.tensors["y"] = entry

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from bitwright.recipe import Recipe, RoundingMethod
 from bitwright.recipe.emulate import with_new_places
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import check_regular_file, write_file
+from bitwright.support.frozen import frozen
 from bitwright.support.settings import convert, encode
 from bitwright.support.showing import Summarized, html_tables
 from bitwright.support.wording import counted
@@ -165,8 +166,16 @@ class Parameters:
     rounding: Rounding = "nearest"
 
 
+_HELD = (
+    *("smoothing", "bias_shifts", "weight_gains", "tensors", "weights", "nodes", "outputs"),
+    "notes",
+)
+
+
 class QuantPlan(Summarized, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every decision about one model, as plain data that can be read, diffed, edited and applied.
+
+    It is frozen with all that is in it: a change makes a new one, by `with_tensors` and the like.
 
     >>> from bitwright.recipe import Recipe
     >>> plan = QuantPlan(recipe=Recipe(), fingerprint="", tensors={}, nodes={})
@@ -181,17 +190,17 @@ class QuantPlan(Summarized, msgspec.Struct, frozen=True, kw_only=True, forbid_un
     recipe: Recipe
     rotation: Rotation | None = None
     """How the model is rotated before anything else happens; None: it is not."""
-    smoothing: dict[str, Smoothing] = {}
+    smoothing: Mapping[str, Smoothing] = {}
     """Tensor -> how its channels are shifted and scaled before anything is quantized."""
-    bias_shifts: dict[str, list[float]] = {}
+    bias_shifts: Mapping[str, list[float]] = {}
     """Bias -> what is added to each of its channels, in float, before it is rounded."""
-    weight_gains: dict[str, list[float]] = {}
+    weight_gains: Mapping[str, list[float]] = {}
     """Weight -> what each of its channels is multiplied with, as its scales are already."""
-    tensors: dict[str, TensorPlan]
-    weights: dict[str, WeightPlan] = {}
+    tensors: Mapping[str, TensorPlan]
+    weights: Mapping[str, WeightPlan] = {}
     """Weight -> its blocks, in weight-only mode."""
-    nodes: dict[str, NodePlan]
-    outputs: dict[str, str | None] = {}
+    nodes: Mapping[str, NodePlan]
+    outputs: Mapping[str, str | None] = {}
     """Graph output -> the entry it is read through, if any."""
     rounded_by_runtime: tuple[str, ...] = ()
     """Nodes whose float weights ONNX Runtime stores in 8 bits, as the written model showed."""
@@ -200,6 +209,10 @@ class QuantPlan(Summarized, msgspec.Struct, frozen=True, kw_only=True, forbid_un
     random_data: bool = False
     """Whether ranges were observed on random data, which tells nothing of accuracy."""
     notes: list[str] = []
+
+    def __post_init__(self) -> None:
+        for name in _HELD:
+            msgspec.structs.force_setattr(self, name, frozen(getattr(self, name)))
 
     def summary(self) -> str:
         """Return what was decided, in a few lines."""
@@ -289,6 +302,12 @@ class QuantPlan(Summarized, msgspec.Struct, frozen=True, kw_only=True, forbid_un
                 f"{did_you_mean(key, self.tensors)}"
             )
         return self.tensors[key]
+
+    def with_tensors(self, changes: Mapping[str, TensorPlan]) -> QuantPlan:
+        """Return the plan with these entries in place of those of the same keys."""
+        if not changes:
+            return self
+        return msgspec.structs.replace(self, tensors={**self.tensors, **changes})
 
     def with_notes(self, notes: Iterable[str]) -> QuantPlan:
         """Return the plan with these notes added, each of them once."""

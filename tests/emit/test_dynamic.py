@@ -37,6 +37,7 @@ from support.models import (
     run,
     weight,
 )
+from support.plans import edited
 
 import bitwright
 from bitwright import PlanError
@@ -390,11 +391,12 @@ def test_a_plan_that_lost_an_entry_or_asks_for_the_impossible_is_refused():
     model = make_mlp()
     plan = bitwright.make_plan(model, recipe="int8-dynamic")
     first = plan.nodes["first"]
-    plan.nodes["first"] = msgspec.structs.replace(first, inputs=(None, None))
+    plan = edited(plan, nodes={"first": msgspec.structs.replace(first, inputs=(None, None))})
     with pytest.raises(PlanError, match=r"constant 'w1' has no entry"):
         bitwright.apply_plan(plan, model)
-    plan.nodes["first"] = first
-    plan.nodes["act"] = type(first)(op="Relu", action="quantize", inputs=(None,), outputs=(None,))
+    plan = edited(plan, nodes={"first": first})
+    rectifier = type(first)(op="Relu", action="quantize", inputs=(None,), outputs=(None,))
+    plan = edited(plan, nodes={"act": rectifier})
     with pytest.raises(PlanError, match=r"'act' \(Relu\) cannot be quantized in a dynamic model"):
         bitwright.apply_plan(plan, model)
 

@@ -1,9 +1,11 @@
 """Bias correction in whole jobs, measured on what ONNX Runtime computes."""
 
+import msgspec
 import numpy as np
 import onnxruntime
 import pytest
 from support.models import build, make_cnn, make_mlp, make_samples, node, normal, run, weight
+from support.plans import edited
 
 import bitwright
 from bitwright import AdaRound, Recipe, load_recipe
@@ -184,11 +186,10 @@ def test_a_plan_with_shifts_that_do_not_fit_is_refused():
         recipe=load_recipe("int8").replace(bias_correction="fast"),
         progress=False,
     )
-    plan.bias_shifts["b1"] = [0.0]
+    plan = edited(plan, bias_shifts={"b1": [0.0]})
     with pytest.raises(PlanError, match="shifts bias 'b1' of shape"):
         bitwright.apply_plan(plan, model)
-    del plan.bias_shifts["b1"]
-    plan.bias_shifts["x"] = [0.0]
+    plan = msgspec.structs.replace(plan, bias_shifts={"x": [0.0]})
     with pytest.raises(PlanError, match="no constant of the model"):
         bitwright.apply_plan(plan, model)
 
@@ -386,10 +387,9 @@ def test_a_plan_with_gains_that_do_not_fit_is_refused():
     model = make_product()
     plan = plan_of(model, positive_samples(model, 8), "off", "int8-per-channel")
     [name] = [e.tensor for e in plan.tensors.values() if e.role == "weight"]
-    plan.weight_gains[name] = [1.0]
+    plan = edited(plan, weight_gains={name: [1.0]})
     with pytest.raises(PlanError, match="multiplies weight 'w' with 1 gains"):
         bitwright.apply_plan(plan, model)
-    del plan.weight_gains[name]
-    plan.weight_gains["other"] = [1.0]
+    plan = msgspec.structs.replace(plan, weight_gains={"other": [1.0]})
     with pytest.raises(PlanError, match="gains for 'other', of which it has no entry"):
         bitwright.apply_plan(plan, model)

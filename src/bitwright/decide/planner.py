@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 import onnx_ir as ir
 
-from bitwright.decide.layout.entries import Layout, plan_as_float
+from bitwright.decide.layout.entries import Entry, Layout, plan_as_float
 from bitwright.decide.layout.fallback import leave_masks_float, leave_unreached_float
 from bitwright.decide.limits import apply_limits
 from bitwright.decide.scales.biases import fit_narrow_biases, prevent_bias_overflow
 from bitwright.decide.scales.parameters import activation_plan, linked_plan, weight_plan
 from bitwright.decide.scales.sharing import share_scales
+from bitwright.decide.scales.unsigned import raised
 from bitwright.decide.validation import may_absorb
 from bitwright.errors import DataError, NothingQuantizedError
 from bitwright.numerics.types import INT8, UINT8
@@ -40,41 +40,42 @@ def decide(
     tool: str,
 ) -> QuantPlan:
     """Return the plan: type and scale of every entry of the layout, and what each node does."""
-    notes = [*layout.notes, *leave_masks_float(model, layout, sketches)]
-    notes += leave_unreached_float(model, layout, sketches)
+    layout = leave_masks_float(model, layout, sketches)
+    layout = leave_unreached_float(model, layout, sketches)
     _refuse_invalid_values(layout, sketches)
-    tensors: dict[str, TensorPlan] = {}
-    for key, entry in layout.entries.items():
-        if entry.same_as is not None or entry.bias_of is not None:
-            tensors[key] = linked_plan(entry)
-        elif entry.role == "weight":
-            tensors[key] = weight_plan(entry, recipe)
-        else:
-            sketch = sketches.get(entry.range_of or entry.name)
-            tensors[key] = activation_plan(entry, sketch, recipe)
-    if recipe.place.same_scale_ops:
-        share_scales(layout, tensors, recipe)
+    tensors = {
+        key: _choose_parameters(entry, sketches, recipe) for key, entry in layout.entries.items()
+    }
     plan = QuantPlan(
         tool=tool,
         fingerprint=fingerprint,
         recipe=recipe,
-        tensors=tensors,
-        nodes=dict(layout.nodes),
-        outputs=dict(layout.outputs),
-        notes=notes,
+        tensors=tensors | share_scales(layout, tensors, recipe),
+        nodes=layout.nodes,
+        outputs=layout.outputs,
+        notes=layout.notes,
     )
     if recipe.emulate.adjust_for_bias:
-        prevent_bias_overflow(model, layout, plan)
-    plan = apply_limits(model, plan)
-    fit_narrow_biases(layout, plan)
-    _absorb_activations(model, layout, plan)
+        plan = prevent_bias_overflow(model, layout, plan)
+    plan = fit_narrow_biases(layout, apply_limits(model, plan))
+    plan = _absorb_activations(model, layout, plan)
     if recipe.rounding == "squant":
-        _round_convolutions_by_squant(plan)
+        plan = _round_convolutions_by_squant(plan)
     if recipe.place.unsigned_activations:
         plan = _write_unsigned(plan)
     if not any(node.quantized for node in plan.nodes.values()):
         raise NothingQuantizedError(_nothing_quantized(model, plan))
     return plan
+
+
+def _choose_parameters(
+    entry: Entry, sketches: Mapping[str, TensorSketch], recipe: Recipe
+) -> TensorPlan:
+    if entry.same_as is not None or entry.bias_of is not None:
+        return linked_plan(entry)
+    if entry.role == "weight":
+        return weight_plan(entry, recipe)
+    return activation_plan(entry, sketches.get(entry.range_of or entry.name), recipe)
 
 
 def _refuse_invalid_values(layout: Layout, sketches: Mapping[str, TensorSketch]) -> None:
@@ -105,42 +106,38 @@ _UNSIGNED = (
 
 def _write_unsigned(plan: QuantPlan) -> QuantPlan:
     """Give int8 activations the type uint8, with the same scales and the same numbers."""
-    middle = 128
-    changed = False
-    for key, entry in plan.tensors.items():
-        if entry.role != "activation" or entry.qtype != INT8:
-            continue
-        changed = True
-        zeros = entry.zero_point
-        if zeros is not None:
-            zeros = (np.asarray(zeros, np.int64) + middle).tolist()
-        plan.tensors[key] = msgspec.structs.replace(entry, qtype=UINT8, zero_point=zeros)
-    return plan.with_notes([_UNSIGNED]) if changed else plan
+    changed = {
+        key: msgspec.structs.replace(entry, qtype=UINT8, zero_point=raised(entry.zero_point))
+        for key, entry in plan.tensors.items()
+        if entry.role == "activation" and entry.qtype == INT8
+    }
+    return plan.with_tensors(changed).with_notes([_UNSIGNED]) if changed else plan
 
 
-def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> None:
-    """Drop each Relu or Clip whose work the quantizer behind it does exactly.
+def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> QuantPlan:
+    """Return the plan without each Relu or Clip whose work the quantizer behind it does exactly.
 
     One that a node reads past the quantizer stays, and the quantizer before it goes instead.
     """
-    nodes = {node.name or "": node for node in model.graph.all_nodes()}
+    model_nodes = {node.name or "": node for node in model.graph.all_nodes()}
+    tensors, nodes = dict(plan.tensors), dict(plan.nodes)
     sharing = defaultdict[str, list[str]](list)
-    for key, planned in plan.tensors.items():
+    for key, planned in tensors.items():
         sharing[planned.same_as or ""].append(key)
     # Backwards, so that of two in a row the second is gone before the first is looked at.
     for key, entry in reversed(layout.entries.items()):
         if entry.absorbed_by is None:
             continue
-        node = nodes[entry.absorbed_by]
-        target = plan.nodes[entry.absorbed_by].outputs[0]  # None where the clip behind it stays
+        node = model_nodes[entry.absorbed_by]
+        target = nodes[entry.absorbed_by].outputs[0]  # None where the clip behind it stays
         exact = target is None or may_absorb(node, plan, target)
         if plan.recipe.emulate.keep_activations or not exact:
             # It gets the parameters that it shares as its own.
-            root, own = plan.tensors[plan.root(key)], plan.tensors[key]
-            plan.tensors[key] = msgspec.structs.replace(root, tensor=own.tensor)
+            root = plan.tensors[plan.root(key)]
+            tensors[key] = msgspec.structs.replace(root, tensor=entry.name)
             continue
-        if target is None or _is_read_in_float(node.outputs[0], plan):
-            decision, behind = _plan_of_kept_clip(node, target, plan), None
+        if target is None or _is_read_in_float(node.outputs[0], nodes):
+            decision, behind = _plan_of_kept_clip(node, target, nodes), None
         else:
             behind = target
             decision = NodePlan(
@@ -152,47 +149,52 @@ def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> Non
             )
         producer = entry.value.producer()
         assert producer is not None
-        writer = plan.nodes[producer.name or ""]
+        writer = nodes[producer.name or ""]
         outputs = tuple(behind if used == key else used for used in writer.outputs)
-        plan.nodes[producer.name or ""] = msgspec.structs.replace(writer, outputs=outputs)
-        plan.nodes[entry.absorbed_by] = decision
-        shared = plan.tensors.pop(key).same_as
+        nodes[producer.name or ""] = msgspec.structs.replace(writer, outputs=outputs)
+        nodes[entry.absorbed_by] = decision
+        shared = tensors.pop(key).same_as
         for other in sharing.get(key, ()):
-            linked = plan.tensors.get(other)
+            linked = tensors.get(other)
             if linked is not None and linked.same_as == key:  # else absorbed, or kept since
-                plan.tensors[other] = msgspec.structs.replace(linked, same_as=shared)
+                tensors[other] = msgspec.structs.replace(linked, same_as=shared)
                 sharing[shared or ""].append(other)
+    return msgspec.structs.replace(plan, tensors=tensors, nodes=nodes)
 
 
-def _plan_of_kept_clip(node: ir.Node, target: str | None, plan: QuantPlan) -> NodePlan:
+def _plan_of_kept_clip(
+    node: ir.Node, target: str | None, nodes: Mapping[str, NodePlan]
+) -> NodePlan:
     """Return the plan of a clip that is computed in float, before its quantizer if it has one."""
     users = {use.node.name or "" for use in node.outputs[0].uses()}
-    readers = (plan.nodes[user] for user in users if user in plan.nodes)
+    readers = (nodes[user] for user in users if user in nodes)
     if target is None or not any(target in reader.inputs for reader in readers):
         return plan_as_float(node, "the nodes that read it are float")
-    return msgspec.structs.replace(plan.nodes[node.name or ""], inputs=(None,) * len(node.inputs))
+    return msgspec.structs.replace(nodes[node.name or ""], inputs=(None,) * len(node.inputs))
 
 
-def _is_read_in_float(value: ir.Value, plan: QuantPlan) -> bool:
+def _is_read_in_float(value: ir.Value, nodes: Mapping[str, NodePlan]) -> bool:
     """Whether somebody reads a tensor that has a quantizer as it is before that."""
     for use in value.uses():
-        reader = plan.nodes.get(use.node.name or "")  # None in bodies that stay float
+        reader = nodes.get(use.node.name or "")  # None in bodies that stay float
         if reader is None or (reader.inputs[use.idx] is None and reader.action != "absorb"):
             return True
     return False
 
 
-def _round_convolutions_by_squant(plan: QuantPlan) -> None:
-    """Round the weights of convolutions by SQuant, where they are stored as integers."""
+def _round_convolutions_by_squant(plan: QuantPlan) -> QuantPlan:
+    """Return the plan with weights of convolutions rounded by SQuant, if stored as integers."""
     if plan.recipe.emulate.weight_pairs:
-        return
+        return plan
     keys = (node.inputs[1] for node in plan.nodes.values() if node.op == "Conv" and node.quantized)
+    changed = {}
     for key in keys:
         weight = None if key is None else plan.tensors[key]
         if key is None or weight is None or weight.role != "weight" or weight.same_as is not None:
             continue
         if weight.qtype.is_integer and weight.qtype.bits <= 16:
-            plan.tensors[key] = msgspec.structs.replace(weight, rounding="squant")
+            changed[key] = msgspec.structs.replace(weight, rounding="squant")
+    return plan.with_tensors(changed)
 
 
 def _nothing_quantized(model: ir.Model, plan: QuantPlan) -> str:

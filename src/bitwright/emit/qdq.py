@@ -307,7 +307,7 @@ class QdqWriter:
         """Drop each Relu or Clip that a quantizer does; one that others read stays."""
         quantizers = {quantizer for quantizer, _ in self._pairs.values()}
         # Backwards, so that of two in a row the second is gone before the first is looked at.
-        for name, planned in reversed(self._plan.nodes.items()):
+        for name, planned in reversed(list(self._plan.nodes.items())):
             if planned.action != "absorb":
                 continue
             node = self._nodes[name]

@@ -104,7 +104,7 @@ def correct_biases(
         plan,
         bias_shifts={name: shift.tolist() for name, shift in shifts.items()},
         weight_gains={name: gain.tolist() for name, gain in gains.items()},
-        tensors=plan.tensors | _with_gains(plan, constants, gains),
+        tensors={**plan.tensors, **_with_gains(plan, constants, gains)},
     )
     plan = fit_biases(float_model_to_round(prepared, replace(planned, plan=plan)), plan)
     notes = _notes(plan.recipe.bias_correction, correction.passed, skipped)

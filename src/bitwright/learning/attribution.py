@@ -103,7 +103,8 @@ class _RoundedPart:
         self.reads: list[tuple[str, str | None]] = []
         """Tensors that it reads, and the entries that they are rounded by."""
         for node in part.nodes:
-            keys = plan.nodes[node.name].inputs if node.name in plan.nodes else ()
+            name = node.name or ""
+            keys = plan.nodes[name].inputs if name in plan.nodes else ()
             for index, value in enumerate(node.inputs):
                 key = keys[index] if index < len(keys) else None
                 if value is None or value.name is None or value.name in made:
@@ -113,7 +114,8 @@ class _RoundedPart:
                 elif key is not None and plan.tensors[key].role == "weight":
                     array = self._round(key, value.const_value.numpy())
                     self._weights[value.name] = torch.from_numpy(array)
-        written = [plan.nodes[node.name].outputs for node in part.nodes if node.name in plan.nodes]
+        names = [node.name or "" for node in part.nodes]
+        written = [plan.nodes[name].outputs for name in names if name in plan.nodes]
         self._key = next((keys[0] for keys in reversed(written) if keys and keys[0]), None)
 
     def change(self, known: Mapping[str, torch.Tensor]) -> torch.Tensor:

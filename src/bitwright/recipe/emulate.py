@@ -33,7 +33,7 @@ LEARNING_OPS = (
 """Operators whose weights can learn."""
 
 
-class LimitDetails(Settings, frozen=True, kw_only=True):
+class LimitDetails(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """The rules of `limits`, each on its switch, and how they are applied.
 
     >>> LimitDetails(shift_cut=False).shift_bias
@@ -71,7 +71,7 @@ class LimitDetails(Settings, frozen=True, kw_only=True):
             raise RecipeError(f"max_rounds of limits must be at least 1, not {self.max_rounds}.")
 
 
-class SimulationSwitches(Settings, frozen=True, kw_only=True):
+class SimulationSwitches(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """What `simulate` always replaces, each on its switch.
 
     >>> SimulationSwitches(sigmoid=False).leaky_relu
@@ -90,7 +90,7 @@ class SimulationSwitches(Settings, frozen=True, kw_only=True):
     """So are means."""
 
 
-class EqualizationDetails(Settings, frozen=True, kw_only=True):
+class EqualizationDetails(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """How `equalize` weighs and when it stops.
 
     >>> EqualizationDetails().append_bias
@@ -110,7 +110,7 @@ class EqualizationDetails(Settings, frozen=True, kw_only=True):
             )
 
 
-class LearningDetails(Settings, frozen=True, kw_only=True):
+class LearningDetails(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """How `fine_tune` learns, in the numbers of other tools.
 
     >>> LearningDetails(selective=False).patience is None
@@ -169,7 +169,7 @@ class LearningDetails(Settings, frozen=True, kw_only=True):
             raise RecipeError(f"warm_start must lie in [0, 1), not {self.warm_start}.")
 
 
-class Emulation(Settings, frozen=True, kw_only=True):
+class Emulation(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """What only another tool's behaviour needs; the defaults are what we do.
 
     >>> Emulation(weight_pairs=True).conventions

@@ -188,7 +188,7 @@ def _find_problems(data: Any, hint: Any, path: str) -> Iterator[str]:
         others = [one for one in alternatives(hint) if get_origin(one) is not Literal]
         instead = f" It may also be {describe(*map(_stored, others))}." if others else ""
         yield f"{owner} cannot be {show(data)}.{did_you_mean(data, map(str, inner))}{instead}"
-    elif kind is dict:
+    elif kind in (dict, Mapping):
         yield from _find_bad_keys(data)
         for key, value in data.items():
             yield from _find_problems(value, inner[1], f"{path}[{key}]")
@@ -254,6 +254,6 @@ def _stored(hint: Any) -> Any:
         return type(get_args(hint)[0])
     if kind in (list, tuple):
         return Sequence
-    if kind is dict or _is_struct(kind):
+    if kind in (dict, Mapping) or _is_struct(kind):
         return Mapping
     return Any if hasattr(kind, "from_name") else hint  # a `Named` type refuses by itself

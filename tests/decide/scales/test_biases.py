@@ -3,6 +3,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from support.models import build, constants_of, make_cnn, make_samples, node, weight
+from support.plans import edited
 
 import bitwright
 from bitwright import load_recipe
@@ -18,7 +19,7 @@ def shifted(changes, amount):
     for name, shift in plan.bias_shifts.items():
         value = float_model.graph.initializers[name]
         value.const_value = ir.tensor(value.const_value.numpy() + np.float32(amount), name=name)
-        plan.bias_shifts[name] = [amount] * len(shift)
+        plan = edited(plan, bias_shifts={name: [amount] * len(shift)})
     return plan, fit_biases(float_model, plan), float_model
 
 
@@ -98,7 +99,7 @@ def test_a_weight_is_widened_for_a_float_bias_that_int32_cannot_hold(op, per_cha
     ("op", "fields"),
     [
         ("Gemm", {"block_size": 4}),  # no integer kernel has blocks
-        ("Gemm", {"place": {"adjust_for_bias": False}}),
+        ("Gemm", {"emulate": {"adjust_for_bias": False}}),
         ("Gemm", {"activation": "bfloat16", "format": "extended"}),  # not a product of integers
         ("Gemm", {"overrides": {"w": {"scale": 1e-8, "zero_point": 0}}}),
         ("MatMul", {"size": ()}),  # one number is no vector that the runtime would store

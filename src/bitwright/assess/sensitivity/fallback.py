@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -97,7 +97,7 @@ class _FloatNodes:
     def find(cls, plan: QuantPlan, chosen: set[str]) -> _FloatNodes:
         nodes = [plan.nodes[name] for name in chosen]
         written = {key for node in nodes for key in node.outputs if key is not None}
-        read = {plan.tensors[k].tensor for n in nodes for k in n.inputs if k in plan.tensors}
+        read = {plan.tensors[k].tensor for n in nodes for k in n.inputs if k and k in plan.tensors}
         clips = {
             name: key
             for name, node in plan.nodes.items()
@@ -135,7 +135,7 @@ def _without(keys: tuple[str | None, ...], dropped: set[str]) -> tuple[str | Non
     return tuple(None if key in dropped else key for key in keys)
 
 
-def _needed(tensors: dict[str, TensorPlan], used: set[str | None]) -> dict[str, TensorPlan]:
+def _needed(tensors: Mapping[str, TensorPlan], used: set[str | None]) -> dict[str, TensorPlan]:
     """Return the entries that are used, with those whose scales they take."""
     waiting, kept = list(used), set[str]()
     while waiting:

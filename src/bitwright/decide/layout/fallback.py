@@ -32,20 +32,21 @@ _CARRIERS = op_types(lambda op: op.elementwise == "broadcast" or op.moves) | {"C
 
 def leave_masks_float(
     model: ir.Model, layout: Layout, sketches: Mapping[str, TensorSketch]
-) -> list[str]:
-    """Take attention masks, and what they were added to, out of the layout; return notes."""
+) -> Layout:
+    """Return the layout without attention masks, and what they were added to."""
     masked = _masked_tensors(model, layout, sketches)
     if not masked:
-        return []
+        return layout
     gone = {key for key, entry in layout.entries.items() if entry.name in masked}
-    _drop(layout, gone, "it applies an attention mask, whose range would swallow the scores")
-    return [f"left {counted(len(masked), 'tensor')} with attention masks in float"]
+    reason = "it applies an attention mask, whose range would swallow the scores"
+    note = f"left {counted(len(masked), 'tensor')} with attention masks in float"
+    return _without(layout, _with_dependents(layout, gone), reason, note)
 
 
 def leave_unreached_float(
     model: ir.Model, layout: Layout, sketches: Mapping[str, TensorSketch]
-) -> list[str]:
-    """Take what the data never reached out of the layout.
+) -> Layout:
+    """Return the layout without what the data never reached.
 
     A branch for another sampling rate or an expert that no token went to is none of the data's
     fault. Data that reaches nothing is, and so is a tensor of the main graph that was not observed.
@@ -58,20 +59,31 @@ def leave_unreached_float(
         if (sketch is None and is_inside) or (sketch is not None and not sketch.count):
             gone.add(key)
     if not gone or len(gone) == len(observed):
-        return []
-    _drop(layout, gone, "it never ran during calibration")
+        return layout
+    gone = _with_dependents(layout, gone)
     tensors = counted(len(gone), "tensor")
-    return [f"left {tensors} that no sample of the calibration data reached in float"]
+    note = f"left {tensors} that no sample of the calibration data reached in float"
+    return _without(layout, gone, "it never ran during calibration", note)
 
 
-def _drop(layout: Layout, gone: set[str], reason: str) -> None:
-    """Remove entries and all that hangs on them; nodes without a quantized result become float."""
+def _with_dependents(layout: Layout, keys: set[str]) -> set[str]:
+    """Return these entries, and all that have their parameters or values from them."""
+    found = set(keys)
     while more := {
         key
         for key, entry in layout.entries.items()
-        if key not in gone and not gone.isdisjoint(entry.depends_on)
+        if key not in found and not found.isdisjoint(entry.depends_on)
     }:
-        gone |= more
+        found |= more
+    return found
+
+
+def _without(layout: Layout, gone: set[str], reason: str, note: str) -> Layout:
+    """Return the layout without these entries, and with a note.
+
+    Nodes without a quantized result become float.
+    """
+    nodes = dict(layout.nodes)
     for name, node in layout.nodes.items():
         if not gone & {*node.inputs, *node.outputs}:
             continue
@@ -84,12 +96,13 @@ def _drop(layout: Layout, gone: set[str], reason: str) -> None:
                 for key in inputs
             )
             node = msgspec.structs.replace(node, action="float", reason=reason)
-        layout.nodes[name] = msgspec.structs.replace(node, inputs=inputs, outputs=outputs)
-    for name, key in layout.outputs.items():
-        if key in gone:
-            layout.outputs[name] = None
-    for key in gone:
-        del layout.entries[key]
+        nodes[name] = msgspec.structs.replace(node, inputs=inputs, outputs=outputs)
+    return Layout(
+        entries={key: entry for key, entry in layout.entries.items() if key not in gone},
+        nodes=nodes,
+        outputs={name: None if key in gone else key for name, key in layout.outputs.items()},
+        notes=[*layout.notes, note],
+    )
 
 
 def _masked_tensors(

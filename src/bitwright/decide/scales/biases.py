@@ -19,7 +19,7 @@ from bitwright.decide.scales.parameters import shift_for_bias, weight_plan, wide
 from bitwright.graph import iter_values
 from bitwright.graph.constants import constant_of
 from bitwright.numerics.types import INT32
-from bitwright.plan import QuantPlan
+from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import find_override
 
 __all__ = ["fit_biases", "fit_narrow_biases", "prevent_bias_overflow"]
@@ -35,13 +35,15 @@ class _Bias:
     tile: int
 
 
-def prevent_bias_overflow(model: ir.Model, layout: Layout, plan: QuantPlan) -> None:
-    """Enlarge weight scales where an int32 bias would overflow at (input x weight) scale.
+def prevent_bias_overflow(model: ir.Model, layout: Layout, plan: QuantPlan) -> QuantPlan:
+    """Return the plan with larger weight scales where int32 biases would overflow.
 
-    A weight that small beside its bias has no say in the result.
+    Such a bias lies at (input x weight) scale. A weight that small beside it has no say in the
+    result.
     """
+    widened: dict[str, TensorPlan] = {}
     for bias in (*_stored_biases(layout), *_float_biases(model, layout, plan)):
-        weight = plan.tensors[bias.weight]
+        weight = widened.get(bias.weight, plan.tensors[bias.weight])
         override = layout.entries[bias.weight].override
         is_given = override is not None and override.scale is not None
         if weight.scale is None or is_given:
@@ -52,9 +54,10 @@ def prevent_bias_overflow(model: ir.Model, layout: Layout, plan: QuantPlan) -> N
             continue
         wider = widened_for_bias(scale, source, bias.array, bias.tile, plan.recipe.scales)
         if wider is not None:
-            plan.tensors[bias.weight] = msgspec.structs.replace(
+            widened[bias.weight] = msgspec.structs.replace(
                 weight, scale=wider.tolist(), method=f"{weight.method}, widened for the bias"
             )
+    return plan.with_tensors(widened)
 
 
 def _stored_biases(layout: Layout) -> Iterator[_Bias]:
@@ -108,23 +111,28 @@ def _float_bias(node: ir.Node, index: int | None, plan: QuantPlan) -> npt.NDArra
     return array if is_vector else None
 
 
-def fit_narrow_biases(layout: Layout, plan: QuantPlan) -> None:
-    """Double the scale of an int16 bias until it fits; to be done once all scales are final.
+def fit_narrow_biases(layout: Layout, plan: QuantPlan) -> QuantPlan:
+    """Return the plan with the scales of int16 biases doubled until they fit.
+
+    This is done once all scales are final.
 
     A weight would lose as many bits if its scale were enlarged instead, and the bias hardly has
     any to lose: it is added after a shift, as hardware with narrow biases does.
     """
+    fitted = {}
     for key, entry in layout.entries.items():
         bias = constant_of(entry.value)
         if entry.bias_of is not None and entry.qtype != INT32 and bias is not None:
-            _fit_narrow_bias(plan, key, bias)
+            fitted[key] = _fitted(plan, key, bias)
+    return plan.with_tensors(fitted)
 
 
-def _fit_narrow_bias(plan: QuantPlan, key: str, bias: npt.NDArray[Any]) -> None:
-    plan.tensors[key] = entry = msgspec.structs.replace(plan.tensors[key], shift=0)
-    found = plan.parameters(key)
-    shift = shift_for_bias(np.asarray(found.scale), bias, entry.qtype, found.axis)
-    plan.tensors[key] = msgspec.structs.replace(entry, shift=shift)
+def _fitted(plan: QuantPlan, key: str, bias: npt.NDArray[Any]) -> TensorPlan:
+    """Return the entry of a narrow bias with its scale doubled as often as it has to be."""
+    entry, found = plan.tensors[key], plan.parameters(key)
+    scale = np.ldexp(np.asarray(found.scale), -entry.shift)
+    shift = shift_for_bias(scale, bias, entry.qtype, found.axis)
+    return msgspec.structs.replace(entry, shift=shift)
 
 
 def fit_biases(model: ir.Model, plan: QuantPlan) -> QuantPlan:
@@ -136,7 +144,7 @@ def fit_biases(model: ir.Model, plan: QuantPlan) -> QuantPlan:
     values = dict(iter_values(model))
     # An addend beside activations is laid out as they are.
     operands = {key for n in plan.nodes.values() if n.op == "Add" for key in n.inputs}
-    changed = msgspec.structs.replace(plan, tensors=dict(plan.tensors))
+    changed: dict[str, TensorPlan] = {}
     for key, entry in plan.tensors.items():
         value = values.get(entry.tensor)
         array = constant_of(value)
@@ -148,9 +156,11 @@ def fit_biases(model: ir.Model, plan: QuantPlan) -> QuantPlan:
             wanted.override = find_override(plan.recipe.overrides, entry.tensor)
             wanted.operand = key in operands
             own = weight_plan(wanted, plan.recipe)
-            changed.tensors[key] = msgspec.structs.replace(
+            changed[key] = msgspec.structs.replace(
                 entry, scale=own.scale, zero_point=own.zero_point
             )
         elif entry.bias_of is not None and entry.qtype != INT32:
-            _fit_narrow_bias(changed, key, array)
-    return plan if changed.tensors == plan.tensors else apply_limits(model, changed)
+            changed[key] = _fitted(plan, key, array)
+    if all(entry == plan.tensors[key] for key, entry in changed.items()):
+        return plan
+    return apply_limits(model, plan.with_tensors(changed))

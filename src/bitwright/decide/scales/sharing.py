@@ -7,6 +7,7 @@ all of them. A tensor that several operators read joins their inputs, too.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -19,14 +20,15 @@ from bitwright.recipe import Recipe
 __all__ = ["share_scales"]
 
 
-def share_scales(layout: Layout, tensors: dict[str, TensorPlan], recipe: Recipe) -> int:
-    """Give the inputs of `place.same_scale_ops` the widest of their ranges; return how many got it.
+def share_scales(
+    layout: Layout, tensors: Mapping[str, TensorPlan], recipe: Recipe
+) -> dict[str, TensorPlan]:
+    """Return the inputs of `place.same_scale_ops` with the widest of their ranges.
 
     Inputs of several types or with scales of channels stay as they are; so do constants.
     """
-    groups = _groups(layout, tensors, recipe)
-    changed = 0
-    for keys in groups:
+    changed = {}
+    for keys in _groups(layout, tensors, recipe) if recipe.place.same_scale_ops else ():
         plans = [tensors[key] for key in keys]
         spans = np.array([_span(plan) for plan in plans])
         scale, zero = affine_parameters(
@@ -38,8 +40,7 @@ def share_scales(layout: Layout, tensors: dict[str, TensorPlan], recipe: Recipe)
             kind=recipe.scales,
         )
         for key, plan in zip(keys, plans, strict=True):
-            changed += plan.scale != float(scale)
-            tensors[key] = msgspec.structs.replace(
+            changed[key] = msgspec.structs.replace(
                 plan,
                 scale=float(scale),
                 zero_point=int(zero),
@@ -48,7 +49,7 @@ def share_scales(layout: Layout, tensors: dict[str, TensorPlan], recipe: Recipe)
     return changed
 
 
-def _groups(layout: Layout, tensors: dict[str, TensorPlan], recipe: Recipe) -> list[list[str]]:
+def _groups(layout: Layout, tensors: Mapping[str, TensorPlan], recipe: Recipe) -> list[list[str]]:
     """Return the entries that have to have one scale, those of several each."""
     leader: dict[str, str] = {}
 

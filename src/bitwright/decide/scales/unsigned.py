@@ -10,7 +10,7 @@ import numpy as np
 from bitwright.numerics.types import INT8, UINT8
 from bitwright.plan import QuantPlan
 
-__all__ = ["shift_to_unsigned"]
+__all__ = ["raised", "shift_to_unsigned"]
 
 
 def shift_to_unsigned(plan: QuantPlan) -> QuantPlan | None:
@@ -29,16 +29,16 @@ def shift_to_unsigned(plan: QuantPlan) -> QuantPlan | None:
     ('uint8', 123)
     """
     shifted = {
-        key: msgspec.structs.replace(entry, qtype=UINT8, zero_point=_raised(entry.zero_point))
+        key: msgspec.structs.replace(entry, qtype=UINT8, zero_point=raised(entry.zero_point))
         for key, entry in plan.tensors.items()
         if entry.role == "activation" and entry.qtype == INT8
     }
     if not shifted:
         return None
-    tensors = {**plan.tensors, **shifted}
     note = "stored int8 activations as uint8 (the same values), since ONNX Runtime refused int8"
-    return msgspec.structs.replace(plan, tensors=tensors, notes=[*plan.notes, note])
+    return plan.with_tensors(shifted).with_notes([note])
 
 
-def _raised(zero_point: Any) -> Any:
+def raised(zero_point: Any) -> Any:
+    """Return the zero point of a tensor whose integers are 128 higher."""
     return None if zero_point is None else (np.asarray(zero_point) + 128).tolist()

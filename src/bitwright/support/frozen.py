@@ -1,0 +1,53 @@
+"""Dicts and lists that cannot be changed, for values that are handed on."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+__all__ = ["FrozenDict", "FrozenList", "frozen"]
+
+
+def _refuse(self: Any, *_: Any, **__: Any) -> NoReturn:
+    kind = "dict" if isinstance(self, dict) else "list"
+    raise TypeError(f"this {kind} belongs to a frozen value and cannot be changed; make a new one.")
+
+
+class FrozenDict(dict[Any, Any]):
+    """A dict that is only read; it is equal to a dict of the same items, and JSON shows it as one.
+
+    >>> FrozenDict(a=1)["b"] = 2
+    Traceback (most recent call last):
+    TypeError: this dict belongs to a frozen value and cannot be changed; make a new one.
+    """
+
+    __setitem__ = __delitem__ = __ior__ = pop = popitem = clear = update = setdefault = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenDict, (dict(self),)
+
+
+class FrozenList(list[Any]):
+    """A list that is only read.
+
+    >>> FrozenList([1, 2]) + [3]
+    [1, 2, 3]
+    """
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = extend = insert = pop = remove = clear = sort = reverse = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenList, (list(self),)
+
+
+def frozen(value: Any) -> Any:
+    """Return a dict or list, and those inside it, as frozen ones; other values as they are.
+
+    >>> frozen({"a": [1, 2]})["a"]
+    [1, 2]
+    """
+    if isinstance(value, FrozenDict | FrozenList):
+        return value
+    if isinstance(value, dict):
+        return FrozenDict({key: frozen(inner) for key, inner in value.items()})
+    return FrozenList(map(frozen, value)) if isinstance(value, list) else value
