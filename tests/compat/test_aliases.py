@@ -59,6 +59,7 @@ def test_scripts_of_other_tuners_find_their_modules() -> None:
         "from neural_compressor.adaptor.ox_utils.weight_only import rtn_quantize\n"
         "from neural_compressor.config import AccuracyCriterion, TuningCriterion\n"
         "from neural_compressor.data import DataLoader\n"
+        "from neural_compressor.model.onnx_model import ONNXModel\n"
         "from neural_compressor.utils.constant import FP32\n"
         "from onnx_neural_compressor import data_reader\n"
         "from onnx_neural_compressor.quantization import config, tuning\n"

@@ -21,6 +21,7 @@ PATHS = {
     "quark.onnx.quantization.config.legacy": "QuantizationConfig",
     "quark.onnx.quantization.config.data_type": "Int8 BFP16 MXInt8 parse_data_type",
     "quark.onnx.quantization.api": "ModelQuantizer",
+    "quark.onnx.quantize": "quantize_static quantize_dynamic",
     "quark.onnx.quantization.config": "Config QConfig QuantizationConfig get_default_config "
     "DefaultConfigMapping get_default_config_mapping",
     "quark.onnx.quantization.config.config": "Config QConfig QLayerConfig QuantizationConfig",

@@ -1,0 +1,3 @@
+"""`neural_compressor.model.onnx_model`."""
+
+from bitwright.compat.model_wrapper import ONNXModel as ONNXModel
