@@ -281,6 +281,7 @@ def _compare_loop(
     """Compiled body of `ErrorSums.add`: one look at each element.
 
     Short blocks are added up in float32, which four lanes do at once, and the blocks in float64.
+    It is one function because the compiler vectorizes what stands in one nest of loops.
     """
     # Channels that lie side by side are walked along in rows.
     rows = expected.shape[2] == 1

@@ -21,7 +21,19 @@ from bitwright.graph.editing import (
 
 __all__ = ["PairGraph"]
 
-_STANDARD = ("Add", "Clip", "QuantizeLinear", "QLinearConv", "QLinearMatMul")
+_STANDARD = frozenset(
+    {
+        "Add",
+        "Cast",
+        "Clip",
+        "ConvInteger",
+        "MatMulInteger",
+        "Mul",
+        "QLinearConv",
+        "QLinearMatMul",
+        "QuantizeLinear",
+    }
+)
 """What is inserted of the standard domain; all else is of com.microsoft."""
 _EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
 

@@ -193,21 +193,7 @@ class GramError(LayerError):
         second = self._second_moment.double()
         if not bool(second.isfinite().all()):
             return up
-        mean = second.diagonal(dim1=1, dim2=2).mean(dim=1)
-        failed = torch.ones_like(mean, dtype=torch.bool)
-        for attempt in range(DAMPING_ATTEMPTS):
-            # Channels that are nearly copies of each other need more than the usual damping.
-            damping = (DAMPING * 10**attempt * mean + TINY) * failed
-            second.diagonal(dim1=1, dim2=2).add_(damping[:, None])
-            inverse, is_singular = torch.linalg.inv_ex(second)
-            # Row by row of this factor: how those to come make up for one that is decided.
-            factor, is_indefinite = torch.linalg.cholesky_ex(inverse, upper=True)
-            failed = (is_singular != 0) | (is_indefinite != 0)
-            if not bool(failed.any()):
-                break
-        # Where no input was ever seen, sums that should cancel out leave noise of either sign.
-        inverse[failed] = 0
-        factor[failed] = torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device)
+        inverse, factor, failed = _invert(second)
         wanted = torch.bmm(self._cross_moment.double(), inverse).to(self._cross_moment.dtype)
         factor.div_(factor.diagonal(dim1=1, dim2=2)[..., None].clone())
         updates = factor.to(wanted.dtype)
@@ -277,6 +263,28 @@ class GramError(LayerError):
         part = super()._add_means(share)
         self._second_moment += part * self._input_sums[..., None] * self._input_sums[:, None]
         return part
+
+
+def _invert(second: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the inverses of second moments, their Cholesky factors, and which have none.
+
+    Row by row of a factor: how inputs to come make up for one that is decided.
+    """
+    mean = second.diagonal(dim1=1, dim2=2).mean(dim=1)
+    failed = torch.ones_like(mean, dtype=torch.bool)
+    for attempt in range(DAMPING_ATTEMPTS):
+        # Channels that are nearly copies of each other need more than the usual damping.
+        damping = (DAMPING * 10**attempt * mean + TINY) * failed
+        second.diagonal(dim1=1, dim2=2).add_(damping[:, None])
+        inverse, is_singular = torch.linalg.inv_ex(second)
+        factor, is_indefinite = torch.linalg.cholesky_ex(inverse, upper=True)
+        failed = (is_singular != 0) | (is_indefinite != 0)
+        if not bool(failed.any()):
+            break
+    # Where no input was ever seen, sums that should cancel out leave noise of either sign.
+    inverse[failed] = 0
+    factor[failed] = torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device)
+    return inverse, factor, failed
 
 
 class SampledError(LayerError):

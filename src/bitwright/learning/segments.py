@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -97,15 +98,8 @@ def find_segments(
     nodes = list(model.graph)
     flow = _Flow(model, nodes, learning)
     if layers:
-        return [
-            flow.segment([index] if tail is None else [index, tail])
-            for index, node in enumerate(nodes)
-            if (node.name or "") in learning
-            for tail in [flow.activation_of(index)]
-        ]
-
-    def members(start: int, end: int) -> list[int]:
-        return [i for i in range(start, end) if (nodes[i].name or "") in learning]
+        return flow.layers()
+    members = flow.learning_between
 
     def fits(start: int, end: int) -> bool:
         found = members(start, end)
@@ -119,13 +113,7 @@ def find_segments(
         joined = counts[0] > 0 and sum(counts) + (not counts[1]) <= min_weights
         return joined and fits(before[0], behind[1])
 
-    segments: list[list[int]] = []
-    for start, end in _joined(flow.spans(fits), belong_together):
-        if members(start, end):
-            segments.append(flow.needed(start, end))
-        elif segments and flow.continues(segments[-1], range(start, end), supported):
-            segments[-1] += range(start, end)
-    return [flow.segment(members) for members in segments]
+    return flow.segments(_joined(flow.spans(fits), belong_together), supported)
 
 
 def _joined(
@@ -150,6 +138,7 @@ class _Flow:
     ) -> None:
         self._nodes = nodes
         names = [node.name or "" for node in nodes]
+        self._learning = [index for index, name in enumerate(names) if name in learning]
         # A part for each node also knows what the bodies of If and Loop read.
         parts: list[Part] = cut_model(model, names)
         self._reads = [part.inputs for part in parts]
@@ -171,6 +160,15 @@ class _Flow:
                 [self._producer[name], *sorted(set(self._consumers.get(name, ())))]
             )
         ]
+
+    def layers(self) -> list[Segment]:
+        """Return each learning node with its activation."""
+        pairs = ((index, self.activation_of(index)) for index in self._learning)
+        return [self.segment([i for i in pair if i is not None]) for pair in pairs]
+
+    def learning_between(self, start: int, end: int) -> list[int]:
+        """Return the learning nodes from one place to another."""
+        return self._learning[bisect_left(self._learning, start) : bisect_left(self._learning, end)]
 
     def spans(self, fits: Callable[[int, int], bool]) -> list[tuple[int, int]]:
         """Return the graph in spans that fit, or are a single node, from place to place."""
@@ -210,6 +208,18 @@ class _Flow:
             if until - since <= longest and since + 1 < end and until > start
         }
         return max(lengths - {max(lengths, default=0)}, default=0)
+
+    def segments(
+        self, spans: Iterable[tuple[int, int]], supported: Callable[[ir.Node], bool]
+    ) -> list[Segment]:
+        """Return the spans with learning nodes, each with the elementwise nodes behind it."""
+        found: list[list[int]] = []
+        for start, end in spans:
+            if self.learning_between(start, end):
+                found.append(self.needed(start, end))
+            elif found and self.continues(found[-1], range(start, end), supported):
+                found[-1] += range(start, end)
+        return [self.segment(members) for members in found]
 
     def needed(self, start: int, end: int) -> list[int]:
         """Return the nodes of a span that learning changes, and those that they need in it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy.typing as npt
@@ -52,40 +53,38 @@ def cut_model(
     if not nodes:
         return []
     edges = _edges(nodes, starts)
-    home_of = {
-        value: part
-        for part, own in enumerate(_between_edges(nodes, edges))
-        for node in own
-        for value in node.outputs
-    }
-    leaving = {value for value in model.graph.outputs if value in home_of}
-    reads: list[tuple[str, ...]] = []
-    for part, own in enumerate(_between_edges(nodes, edges)):
-        read: dict[ir.Value, None] = {}
-        seen: set[ir.Value] = set()
-        waiting = [value for node in own for value in _read_by(node, model.graph)]
-        while waiting:
-            again: list[ir.Value] = []
-            for value in waiting:
-                if value in seen or home_of.get(value, -1) == part or _is_fixed(value):
-                    continue
-                seen.add(value)
-                maker = value.producer()
-                if maker is not None and not _passes(value, passing):
-                    again += _read_by(maker, model.graph)
-                else:
-                    read[value] = None
-            waiting = again
-        leaving.update(read)
-        reads.append(_names(read))
-    made: list[list[ir.Value]] = [[] for _ in edges]
-    for value, home in home_of.items():
-        if value in leaving:
-            made[home].append(value)
+    own_nodes = [nodes[start:end] for start, end in pairwise([*edges, len(nodes)])]
+    made = [[value for node in own for value in node.outputs] for own in own_nodes]
+    reads = [_reads(*own, passing) for own in zip(own_nodes, made, strict=True)]
+    leaving = {*model.graph.outputs, *(value for read in reads for value in read)}
     return [
-        Part(nodes[edge].name or "", reads[part], _names(made[part]))
-        for part, edge in enumerate(edges)
+        Part(nodes[edge].name or "", _names(read), _names(v for v in own if v in leaving))
+        for edge, read, own in zip(edges, reads, made, strict=True)
     ]
+
+
+def _reads(
+    nodes: Sequence[ir.Node], made: Iterable[ir.Value], passing: Collection[str] | None
+) -> list[ir.Value]:
+    """Return what nodes read that passes to them; what does not is followed to what makes it."""
+    graph = nodes[0].graph
+    assert isinstance(graph, ir.Graph)
+    found: list[ir.Value] = []
+    seen = set(made)
+    waiting = [value for node in nodes for value in _read_by(node, graph)]
+    while waiting:
+        again: list[ir.Value] = []
+        for value in waiting:
+            if value in seen or _is_fixed(value):
+                continue
+            seen.add(value)
+            maker = value.producer()
+            if maker is not None and not _passes(value, passing):
+                again += _read_by(maker, graph)
+            else:
+                found.append(value)
+        waiting = again
+    return found
 
 
 def _edges(nodes: Sequence[ir.Node], starts: Iterable[str]) -> list[int]:
@@ -97,11 +96,6 @@ def _edges(nodes: Sequence[ir.Node], starts: Iterable[str]) -> list[int]:
             raise ModelError(f"the main graph has no node {name!r}.{did_you_mean(name, places)}")
         cuts.add(places[name])
     return sorted(cuts)
-
-
-def _between_edges(nodes: Sequence[ir.Node], edges: Sequence[int]) -> Iterator[Sequence[ir.Node]]:
-    for start, end in zip(edges, [*edges[1:], len(nodes)], strict=True):
-        yield nodes[start:end]
 
 
 def _is_fixed(value: ir.Value) -> bool:

@@ -151,13 +151,7 @@ def open_session(  # noqa: PLR0913 - options of the runtime's sessions
     """
     chosen = checked_providers(providers)
     options = _make_options(level, threads, memory_arena, custom_ops)
-    if optimized_to is not None:
-        options.optimized_model_filepath = str(optimized_to)
-        options.add_session_config_entry(_OPTIMIZED_DATA_ENTRY, f"{optimized_to.name}.data")
-        options.add_session_config_entry(_OPTIMIZED_LIMIT_ENTRY, str(1 << 20))
-    if profile_to is not None:
-        options.enable_profiling = True
-        options.profile_file_prefix = str(profile_to)
+    _write_to(options, optimized_to, profile_to)
     for name, value in (entries or {}).items():
         options.add_session_config_entry(name, value)
     without = [_ROUNDING_PASS] if float_weights else []
@@ -297,6 +291,19 @@ def _make_options(
                 f"the custom-op library {str(library)!r} cannot be used: {runtime_reason(error)}"
             ) from error
     return options
+
+
+def _write_to(
+    options: ort.SessionOptions, optimized_to: Path | None, profile_to: Path | None
+) -> None:
+    """Let a session write the graph that it makes of the model, and the times of its nodes."""
+    if optimized_to is not None:
+        options.optimized_model_filepath = str(optimized_to)
+        options.add_session_config_entry(_OPTIMIZED_DATA_ENTRY, f"{optimized_to.name}.data")
+        options.add_session_config_entry(_OPTIMIZED_LIMIT_ENTRY, str(1 << 20))
+    if profile_to is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile_to)
 
 
 def _open(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -56,15 +57,14 @@ def round_weights(
     the float model, too. `engine` rounds weights that do not depend on each other: all, or in a
     sequential recipe those that read the same tensor. Returns what there is to note.
     """
-    unreached: list[str] = []
     branches = _Branches(model, samples)
     with engine.open(task_rounder, plan.recipe.weights) as workers:
-        rounded = _rounded(model, plan, branches, store, xp, providers, unreached, workers)
-        for done, (name, blocks) in enumerate(rounded, start=1):
+        job = _Rounding(model, plan, branches, store, xp, providers, workers)
+        for done, (name, blocks) in enumerate(job.rounded(), start=1):
             store.put(name, blocks)
             if progress is not None:
                 progress(done, len(plan.weights))
-    notes = branches.notes()
+    notes, unreached = branches.notes(), job.unreached
     if unreached:
         notes.append(
             f"{counted(len(unreached), 'weight')} rounded to the nearest, as no sample reached the "
@@ -110,77 +110,99 @@ class _Branches:
         ]
 
 
-def _rounded(
-    model: ir.Model,
-    plan: QuantPlan,
-    branches: _Branches,
-    store: BlockStore,
-    xp: Arrays,
-    providers: Sequence[str] | None,
-    unreached: list[str],
-    workers: Workers,
-) -> Iterator[tuple[str, QuantizedBlocks]]:
-    """Yield each weight that is not in the store, which it must be before the next is asked for."""
-    options = plan.recipe.weights
-    run_model, samples = branches.model, branches.samples
-    weights = planned_weights(model, plan, run_model)
-    groups = _by_source(w for w in weights if options.needs_data or w.plan.rounding.needs_data)
-    if groups and samples is None:
-        method = next(iter(groups.values()))[0].plan.rounding
-        raise DataError(
-            f"the rounding {type(method).__name__} weighs errors by what each layer reads and "
-            "needs calibration data",
-            remedy="give data, or choose plain nearest or hqq",
-            command="give --data PATH, or --set weights.rounding=hqq",
-        )
-    observed = {weight.name for group in groups.values() for weight in group}
-    unseen = [w for w in weights if w.name not in observed and w.name not in store]
-    # Of a branch that no sample took.
-    unreached += [weight.name for weight in unseen if weight.plan.rounding.needs_data]
-    if xp is NUMPY:
-        yield from workers.map(make_tasks(unseen, None))
-    else:
-        for weight in unseen:
-            yield weight.name, round_weight(weight, None, options, xp)
-    if samples is None or not groups:
-        return
-    starts = _starts(run_model, groups)
-    opener = _part_opener(xp, providers)
-    with _run(run_model, list(starts), samples, options, providers, opener) as run:
+@dataclass(frozen=True, slots=True)
+class _Rounding:
+    """The weights of a plan to be rounded, and the means to round them."""
 
-        def read_groups() -> Iterator[tuple[LayerInputs, list[PlannedWeight], InputMoments | None]]:
-            """Yield the weights of each layer that are missing, and the moments of its inputs."""
-            for inputs, floats in run:
-                source = starts[inputs.node]
-                missing = [weight for weight in groups[source] if weight.name not in store]
-                if not missing:
-                    yield inputs, missing, None
-                    continue
-                once = is_factored_once(missing, options)
-                moments = InputMoments(
-                    inputs, source, missing[0].shape[0], xp, floats=floats, factored_once=once
-                )
-                if not moments.seen:
-                    unreached.extend(weight.name for weight in missing)
-                yield inputs, missing, moments
-                del moments  # one Hessian at a time
+    model: ir.Model
+    plan: QuantPlan
+    branches: _Branches
+    store: BlockStore
+    xp: Arrays
+    providers: Sequence[str] | None
+    workers: Workers
+    unreached: list[str] = field(default_factory=list)
+    """Weights that no sample reached."""
 
-        if xp is NUMPY and not options.sequential:
-            yield from workers.map(
-                task
-                for _, missing, moments in read_groups()
-                for task in make_tasks(missing, moments)
+    @property
+    def _options(self) -> WeightOnly:
+        return self.plan.recipe.weights
+
+    def rounded(self) -> Iterator[tuple[str, QuantizedBlocks]]:
+        """Yield each weight that is not in the store, in which it must be before the next."""
+        weights = planned_weights(self.model, self.plan, self.branches.model)
+        needs_data = self._options.needs_data
+        groups = _by_source(w for w in weights if needs_data or w.plan.rounding.needs_data)
+        if groups and self.branches.samples is None:
+            method = next(iter(groups.values()))[0].plan.rounding
+            raise DataError(
+                f"the rounding {type(method).__name__} weighs errors by what each layer reads and "
+                "needs calibration data",
+                remedy="give data, or choose plain nearest or hqq",
+                command="give --data PATH, or --set weights.rounding=hqq",
             )
-            return
-        for inputs, missing, moments in read_groups():
-            if moments is not None and xp is NUMPY:
-                yield from workers.map(make_tasks(missing, moments))
-            elif moments is not None:
-                yield from round_group(missing, moments, options, xp)
-            del moments
-            if options.sequential:
-                for weight in groups[starts[inputs.node]]:
-                    inputs.put_weight(weight.run_name, weight.restored(store.get, xp))
+        observed = {weight.name for group in groups.values() for weight in group}
+        unseen = [w for w in weights if w.name not in observed and w.name not in self.store]
+        # Of a branch that no sample took.
+        self.unreached.extend(w.name for w in unseen if w.plan.rounding.needs_data)
+        if self.xp is NUMPY:
+            yield from self.workers.map(make_tasks(unseen, None))
+        else:
+            for weight in unseen:
+                yield weight.name, round_weight(weight, None, self._options, self.xp)
+        if groups:
+            yield from self._by_inputs(groups)
+
+    def _by_inputs(
+        self, groups: Mapping[str, Sequence[PlannedWeight]]
+    ) -> Iterator[tuple[str, QuantizedBlocks]]:
+        """Yield weights by the inputs of their layers, which the model is run for."""
+        options, xp, samples = self._options, self.xp, self.branches.samples
+        assert samples is not None
+        starts = _starts(self.branches.model, groups)
+        opener = _part_opener(xp, self.providers)
+        with _run(
+            self.branches.model, list(starts), samples, options, self.providers, opener
+        ) as run:
+            read_groups = self._read_groups(run, groups, starts)
+            if xp is NUMPY and not options.sequential:
+                yield from self.workers.map(
+                    task
+                    for _, missing, moments in read_groups
+                    for task in make_tasks(missing, moments)
+                )
+                return
+            for inputs, missing, moments in read_groups:
+                if moments is not None and xp is NUMPY:
+                    yield from self.workers.map(make_tasks(missing, moments))
+                elif moments is not None:
+                    yield from round_group(missing, moments, options, xp)
+                del moments
+                if options.sequential:
+                    for weight in groups[starts[inputs.node]]:
+                        inputs.put_weight(weight.run_name, weight.restored(self.store.get, xp))
+
+    def _read_groups(
+        self,
+        run: Iterable[tuple[LayerInputs, LayerInputs | None]],
+        groups: Mapping[str, Sequence[PlannedWeight]],
+        starts: Mapping[str, str],
+    ) -> Iterator[tuple[LayerInputs, list[PlannedWeight], InputMoments | None]]:
+        """Yield the weights of each layer that are missing, and the moments of its inputs."""
+        for inputs, floats in run:
+            source = starts[inputs.node]
+            missing = [weight for weight in groups[source] if weight.name not in self.store]
+            if not missing:
+                yield inputs, missing, None
+                continue
+            once = is_factored_once(missing, self._options)
+            moments = InputMoments(
+                inputs, source, missing[0].shape[0], self.xp, floats=floats, factored_once=once
+            )
+            if not moments.seen:
+                self.unreached.extend(weight.name for weight in missing)
+            yield inputs, missing, moments
+            del moments  # one Hessian at a time
 
 
 def _part_opener(xp: Arrays, providers: Sequence[str] | None) -> PartOpener | None:
