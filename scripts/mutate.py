@@ -193,31 +193,38 @@ def mutants(places: list[str]) -> list[Mutant]:
 
 
 def tests_of(path: Path) -> list[str]:
-    """Return the test files that stand for a file: the likeliest to fail come first."""
+    """Return the test files that stand for a file: the likeliest to fail come first.
+
+    These are those of its name, of the files that import it, those that import it themselves, those
+    of its folder, and those in which its room has a part.
+    """
     inside = path.relative_to(PACKAGE)
-    stem = inside.parent.name if inside.stem == "__init__" else inside.stem
     module = ".".join(("bitwright", *inside.with_suffix("").parts)).removesuffix(".__init__")
-    parent, _, name = module.rpartition(".")
-    folder = Path("tests", inside.parent)
-    while not list((ROOT / folder).glob("test_*.py")):
-        folder = folder.parent
-    own = folder / f"test_{stem}.py"
-    tests = [path.relative_to(ROOT) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
-    asking = [
-        test
-        for test in tests
-        if (text := (ROOT / test).read_text(encoding="utf-8"))
-        and (module in text or f"from {parent} import {name}" in text)
-    ]
-    near = [test for test in tests if test.parent == folder]
     room = inside.parts[0]
-    wide = [
-        path.relative_to(ROOT)
-        for pattern in (*WIDE.get(room, (f"{room}/**/test_*.py",)), *WHOLE_JOBS)
-        for path in sorted((ROOT / "tests").glob(pattern))
+    patterns = (*WIDE.get(room, (f"{room}/**/test_*.py",)), *WHOLE_JOBS)
+    found = [
+        own_test(inside),
+        *(own_test(user.relative_to(ROOT / PACKAGE)) for user in importers(module, ROOT / PACKAGE)),
+        *importers(module, ROOT / "tests"),
+        *sorted((ROOT / "tests" / inside.parent).glob("test_*.py")),
+        *(test for pattern in patterns for test in sorted((ROOT / "tests").glob(pattern))),
     ]
-    wanted = [own] if (ROOT / own).is_file() else []
-    return [str(path), *dict.fromkeys(map(str, [*wanted, *asking, *near, *wide]))]
+    tests = (test.relative_to(ROOT) for test in found if test.is_file())
+    return [str(path), *dict.fromkeys(str(test) for test in tests if test.stem.startswith("test_"))]
+
+
+def own_test(inside: Path) -> Path:
+    """Return where the test of a file of the package is, by its name."""
+    stem = inside.parent.name if inside.stem == "__init__" else inside.stem
+    return ROOT / "tests" / inside.parent / f"test_{stem}.py"
+
+
+def importers(module: str, folder: Path) -> list[Path]:
+    """Return the files below a folder that import a module."""
+    parent, _, name = module.rpartition(".")
+    imports = re.compile(rf"{re.escape(module)}\b|from {re.escape(parent)} import .*\b{name}\b")
+    files = sorted(folder.rglob("*.py"))
+    return [path for path in files if imports.search(path.read_text(encoding="utf-8"))]
 
 
 class Run(NamedTuple):

@@ -43,6 +43,11 @@ def test_a_trial_is_judged_on_the_half_that_it_was_not_calibrated_on():
     assert both.judgement.samples == len(kept)
 
 
+def test_what_it_is_calibrated_on_is_told_with_its_number_of_samples():
+    maker = maker_of(make_mlp(), make_samples(make_mlp(), 24))
+    assert maker.data.startswith("21 samples of")
+
+
 def test_more_halves_add_to_what_a_trial_was_judged_on():
     at_once, later = (maker_of(make_mlp(), make_samples(make_mlp(), 24)) for _ in range(2))
     recipe = load_recipe("int8")
