@@ -26,6 +26,7 @@ __all__ = [
     "QuantizedValueType",
     "as_member",
     "as_quant_type",
+    "with_own_members",
 ]
 
 
@@ -166,6 +167,19 @@ def as_member(kind: type[_E], value: Any, what: str) -> _E:
     raise InvalidSettingError(
         f"unknown {what} {name!r}.{did_you_mean(str(name), kind.__members__)}"
     )
+
+
+def with_own_members(config: Any) -> Any:
+    """Return a configuration of the peer with our members in place of its own.
+
+    Scripts ask whether `config.quant_format is QuantFormat.QDQ`.
+    """
+    kinds = {kind.__name__: kind for kind in (QuantType, QuantFormat, CalibrationMethod)}
+    for name, value in vars(config).items():
+        kind = kinds.get(type(value).__name__)
+        if kind is not None:
+            setattr(config, name, kind[value.name])
+    return config
 
 
 def as_quant_type(value: Any, what: str) -> QuantType:

@@ -77,13 +77,11 @@ def quantize_static(
 ) -> None:
     """Quantize weights and activations of a model and write it, as ONNX Runtime's tool would.
 
-    Defaults, tensor names, op types, rules and the numbers of calibrators are that tool's, and so
-    is its leniency: what has no effect is ignored, and a model with nothing to quantize is written
-    as it is. Other than there, a warning says what is ignored, options are checked before any work,
-    excluded nodes stay float, and every written model has been run.
+    Defaults, names, rules and the numbers of calibrators are that tool's, and so is its leniency.
+    Other than there, a warning says what is ignored, options are checked before any work, excluded
+    nodes stay float, and every written model has been run.
 
     >>> import tempfile, bitwright
-    >>> from bitwright.compat.onnxruntime import quantize_static
     >>> demo = bitwright.load_demo()
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     quantize_static(demo.model_path, f"{folder}/q.onnx", demo.calibration[:8])

@@ -5,12 +5,15 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
+from bitwright.compat.onnxruntime.enums import with_own_members
 from bitwright.compat.onnxruntime.peer import hand_on, peer
 
 __getattr__, __dir__ = hand_on(__name__)
 
 
-@wraps(peer("execution_providers.qnn.quant_config").get_qnn_qdq_config)
+@wraps(  # its signature
+    peer("execution_providers.qnn.quant_config").get_qnn_qdq_config, assigned=()
+)
 def get_qnn_qdq_config(*arguments: Any, **options: Any) -> Any:
     """Return a configuration that quantizes every operator of a model for QNN, in QDQ format.
 
@@ -24,13 +27,10 @@ def get_qnn_qdq_config(*arguments: Any, **options: Any) -> Any:
     (True, 0.0001)
     """
     make = peer("execution_providers.qnn.quant_config").get_qnn_qdq_config
-    config = make(*arguments, **options)
+    config = with_own_members(make(*arguments, **options))
     for entries in config.extra_options["TensorQuantOverrides"].values():
         for entry in entries:
             kind = entry.get("quant_type", config.activation_type)
             if "convert" in entry and entry["convert"].get("quant_type") == kind:
                 del entry["convert"]
     return config
-
-
-get_qnn_qdq_config.__module__ = __name__
