@@ -57,7 +57,7 @@ from text_lines import alphabet, make_lines
 from tune_worker import SCORES, SET_SCORES
 
 import bitwright
-from bitwright.jobs.tuning.splits import split_evaluation
+from bitwright.jobs.tuning.samples import split_parts
 
 PEER_SECONDS = 1800
 RAPIDOCR_V3 = "rapidocr-onnxruntime==1.2.3"
@@ -245,7 +245,7 @@ def looks_by_model(journal: Path) -> Counter[str]:
 def measure(name: str, options: argparse.Namespace) -> list[Row]:
     """Return the rows of a model: float, plain int8, and each tool."""
     task = MODELS[name](options.samples, options.evaluate)
-    parts = split_evaluation(len(task.labelled))
+    parts = split_parts(len(task.labelled), calibrates=False)
     searched = [task.labelled[index] for index in parts.evaluation]
     unseen = [task.labelled[index] for index in parts.final]
     with tempfile.TemporaryDirectory(prefix="bitwright-bench-") as place:

@@ -1,5 +1,7 @@
 """Reports about real pairs of models."""
 
+import math
+
 import numpy as np
 import onnx
 import pytest
@@ -18,7 +20,7 @@ from bitwright import (
     TargetError,
     TuneResult,
 )
-from bitwright.jobs.improve.score import MetricDrop
+from bitwright.assess.judge.sequential import Drop
 
 RNG = np.random.default_rng(0)
 
@@ -257,7 +259,7 @@ def test_tensors_that_one_op_rounds_are_drawn(recipe, kind):
 def test_a_tuned_model_has_its_front_on_the_page(tmp_path):
     demo = bitwright.load_demo()
     made = bitwright.quantize(demo.model_path, data=demo.calibration[:8], progress=False)
-    point = FrontPoint(cost=1.0, error=0.1, measured=MetricDrop(0.005, None, 40), verdict="pass")
+    point = FrontPoint(cost=1.0, error=0.1, measured=Drop(40, 0.005, math.nan), verdict="pass")
     tuned = TuneResult(
         met=True, is_float=False, metric="top1", max_drop=0.01, purpose="speed", float_score=0.9,
         float_cost=2.0, points=(point,), chosen=0, final=None, probes=(), loss_units=(),

@@ -17,6 +17,7 @@ from bitwright.cli.screen import Facts, Part, Screen, Table
 from bitwright.support.wording import show_bytes
 
 if TYPE_CHECKING:
+    from bitwright.assess.judge.sequential import Drop
     from bitwright.jobs.tuning.result import TuneResult
 
 __all__ = ["MISSED", "tune_command"]
@@ -237,7 +238,5 @@ def _parts(result: TuneResult) -> list[Part]:
     ]
 
 
-def _show(found: object) -> str:
-    from bitwright.jobs.improve.score import MetricDrop
-
-    return found.describe() if isinstance(found, MetricDrop) else "not measured"
+def _show(found: Drop | None) -> str:
+    return "not measured" if found is None else found.describe()

@@ -10,7 +10,7 @@ from bitwright.data.labelled import open_labelled
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.metrics import Metric, open_metric
 from bitwright.jobs.improve.scorer import Runnable, Scorer
-from bitwright.jobs.tuning.splits import split_all, split_evaluation
+from bitwright.jobs.tuning.samples import split_parts
 
 COUNT = 320
 SPEC = InputSpec("x", np.dtype("float32"), (1, 1))
@@ -306,10 +306,11 @@ def test_counted_samples_are_not_run_again():
 
 
 @pytest.mark.parametrize("count", [32, 100, 1000])
-@pytest.mark.parametrize("split", [split_all, split_evaluation])
-def test_no_sample_is_in_two_parts_and_none_is_lost(split, count):
-    parts = split(count)
+@pytest.mark.parametrize("calibrates", [True, False])
+def test_no_sample_is_in_two_parts_and_none_is_lost(calibrates, count):
+    parts = split_parts(count, calibrates=calibrates)
     everything = [index for part in parts for index in part]
     assert sorted(everything) == list(range(count))
     assert len(parts.final) >= min(50, count // 4)
-    assert parts == split(count)
+    assert bool(parts.calibration) == calibrates
+    assert parts == split_parts(count, calibrates=calibrates)

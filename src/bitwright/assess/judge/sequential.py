@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from bitwright.assess.judge.bootstrap import Interval
+from bitwright.support.wording import counted
 
 __all__ = [
     "BOUND",
@@ -70,6 +71,26 @@ class Drop:
             return None
         spread = _NORMAL_QUANTILE * self.error
         return Interval(self.mean - spread, self.mean + spread)
+
+    @property
+    def drop(self) -> float:
+        """The mean, by the name that users of a result know."""
+        return self.mean
+
+    def describe(self) -> str:
+        """Return the drop in a few words.
+
+        >>> Drop(samples=400, mean=0.01, error=0.005).describe()
+        '0.01 (0.0002 to 0.0198) on 400 samples'
+        """
+        spread = "" if self.interval is None else f" ({self.interval})"
+        least = "at least " if self.at_least else ""
+        return f"{least}{self.mean:.3g}{spread} on {counted(self.samples, 'sample')}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        interval = None if self.interval is None else [self.interval.low, self.interval.high]
+        return {"drop": self.mean, "interval": interval, "samples": self.samples}
 
     def verdict(self, limit: float, *, last: bool) -> Verdict:
         """Say whether the drop is within the limit; of the last look the mean decides."""

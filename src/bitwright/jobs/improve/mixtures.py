@@ -16,7 +16,7 @@ from bitwright.assess.judge.sequential import Drop
 from bitwright.graph import written_size
 from bitwright.jobs.improve.front import Choice, Edge, Option, add_up, find_front, thin_front
 from bitwright.jobs.improve.journal import Journal
-from bitwright.jobs.improve.score import MetricDrop, Score
+from bitwright.jobs.improve.score import Score
 from bitwright.jobs.improve.scorer import Runnable, Scorer
 from bitwright.jobs.improve.states import Unit
 from bitwright.plan import QuantPlan
@@ -276,7 +276,7 @@ class MixMaker:
         # How fast a model is that is not wanted is not worth the time.
         if made.passes or self.purpose == "size":
             self.cost(mix)
-        drop = MetricDrop.of(score.drop).describe()
+        drop = score.drop.describe()
         self.report(f"{len(mix.states)} units changed: drop {drop}, {score.verdict}")
         return made
 

@@ -7,18 +7,16 @@ a sequential test of a user's metric, which ends as soon as it may.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.assess.judge import Difference, Interval, compare_losses
+from bitwright.assess.judge import Difference, compare_losses
 from bitwright.assess.judge.sequential import Drop, Verdict
-from bitwright.support.wording import counted
 
 __all__ = [
     "MIN_GAIN",
-    "MetricDrop",
     "Score",
     "Scored",
     "describe_gain",
@@ -86,35 +84,3 @@ class Score:
         if self.verdict != "open":
             return self
         return Score(self.drop, "pass" if self.drop.mean <= limit else "fail")
-
-
-@dataclass(frozen=True, slots=True)
-class MetricDrop:
-    """How far the metric fell on some samples, with an interval of 95 %.
-
-    >>> MetricDrop(0.01, Interval(0.0, 0.02), 400).describe()
-    '0.01 (0 to 0.02) on 400 samples'
-    """
-
-    drop: float
-    interval: Interval | None
-    samples: int
-    at_least: bool = False
-    """Whether more may be lost: the samples that are likely to change were counted alone, and lost
-    more than all together may."""
-
-    @classmethod
-    def of(cls, found: Drop) -> MetricDrop:
-        """Return what an evaluation found."""
-        return cls(found.mean, found.interval, found.samples, found.at_least)
-
-    def describe(self) -> str:
-        """Return the drop in a few words."""
-        spread = "" if self.interval is None else f" ({self.interval})"
-        least = "at least " if self.at_least else ""
-        return f"{least}{self.drop:.3g}{spread} on {counted(self.samples, 'sample')}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        interval = None if self.interval is None else [self.interval.low, self.interval.high]
-        return {"drop": self.drop, "interval": interval, "samples": self.samples}

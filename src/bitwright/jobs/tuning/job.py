@@ -24,7 +24,6 @@ from bitwright.jobs.improve.mixtures import (
     MixMaker,
     Mixtures,
 )
-from bitwright.jobs.improve.score import MetricDrop
 from bitwright.jobs.improve.scorer import Runnable, Scorer
 from bitwright.jobs.opening import input_specs
 from bitwright.jobs.tuning.goal import Purpose
@@ -174,7 +173,7 @@ class _Job:
                 return
             full_name = f"{mixtures.name}-{name}"
             drop = self._scorer.score(full_name, open_probe, limit, first_look=True).drop
-            found = Probe(name, MetricDrop.of(drop), drop.mean <= limit)
+            found = Probe(name, drop, drop.mean <= limit)
             self._probes.append(found)
             side = "weights" if name.startswith("W") else "activations"
             verdict = "within" if found.passes else "beyond"
@@ -251,7 +250,7 @@ class _Job:
             float_spread=self._times.of_float()[1:] if goal.purpose == "speed" else None,
             points=tuple(point for _, point in points),
             chosen=chosen,
-            final=None if final is None else MetricDrop.of(final),
+            final=final,
             probes=tuple(self._probes),
             loss_units=last.shares if last.is_measured else (),
             evaluations=len(self._scorer.models),

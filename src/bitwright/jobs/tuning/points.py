@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bitwright.jobs.improve.front import Choice, Option
 from bitwright.jobs.improve.mixtures import Mix, MixMaker, Mixtures, planned_state
-from bitwright.jobs.improve.score import MetricDrop
 from bitwright.jobs.tuning.result import FallenUnit, FrontPoint
 
 __all__ = ["front_points"]
@@ -29,7 +28,7 @@ def _point(maker: MixMaker, mix: Mix) -> FrontPoint:
         fallen=() if choice is None else _fallen(mix.mixtures, choice),
         measured_cost=None if cost is None else cost.value,
         cost_spread=None if cost is None else cost.spread,
-        measured=None if found is None else MetricDrop.of(found.score.drop),
+        measured=None if found is None else found.score.drop,
         verdict=None if found is None else found.score.verdict,
         refined=mix.refined,
     )

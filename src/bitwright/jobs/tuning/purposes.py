@@ -26,7 +26,6 @@ from bitwright.jobs.improve.proposals.mixtures import (
     saving_kept,
     search_front,
 )
-from bitwright.jobs.improve.score import MetricDrop
 from bitwright.jobs.tuning.goal import Goal
 from bitwright.jobs.tuning.latency import Timing
 from bitwright.jobs.tuning.mixtures import StaticMixtures
@@ -167,7 +166,7 @@ class PurposeProposals:
             if not self._clock.has(self.maker.scorer.first_look_seconds):
                 break
             drop = self.maker.first_drop(Mix(one))
-            self.maker.report(f"{one.name}: drop {MetricDrop.of(drop).describe()}")
+            self.maker.report(f"{one.name}: drop {drop.describe()}")
             if drop.mean < least:
                 best, least = one, drop.mean
             if drop.samples == len(self.maker.scorer) and drop.mean <= self.maker.limit:

@@ -11,9 +11,8 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess.judge import Interval
-from bitwright.assess.judge.sequential import Verdict
+from bitwright.assess.judge.sequential import Drop, Verdict
 from bitwright.assess.notebook import html_tables
-from bitwright.jobs.improve.score import MetricDrop
 from bitwright.jobs.tuning.goal import Purpose
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
@@ -61,7 +60,7 @@ class FrontPoint:
     """Milliseconds (the least of all turns) or bytes of the model itself; None: it was not made."""
     cost_spread: tuple[float, float] | None = None
     """Between which milliseconds 10 to 90 % of the turns lay; None: bytes, or it was not made."""
-    measured: MetricDrop | None = None
+    measured: Drop | None = None
     """How far the metric fell on samples of the search; None: it was not evaluated."""
     verdict: Verdict | None = None
     """Whether it is within the allowed drop."""
@@ -94,13 +93,13 @@ class FrontPoint:
 class Probe:
     """What weights alone, or activations alone, lose when they are quantized.
 
-    >>> Probe("W8A32", MetricDrop(0.02, None, 50), passes=False).name
+    >>> Probe("W8A32", Drop(50, 0.02, 0.01), passes=False).name
     'W8A32'
     """
 
     name: str
     """W8A32: only weights are quantized; A8W32: only activations are."""
-    measured: MetricDrop
+    measured: Drop
     passes: bool
 
     def to_dict(self) -> dict[str, Any]:
@@ -140,7 +139,7 @@ class TuneResult:
     """The front, the cheapest first, with the steps back from it that were tried."""
     chosen: int
     """Which of the points the model is."""
-    final: MetricDrop | None
+    final: Drop | None
     """The drop on samples that the search never saw; None: it was not measured."""
     probes: tuple[Probe, ...]
     loss_units: tuple[tuple[str, float], ...]

@@ -5,14 +5,55 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
 
 from bitwright.data import InputSpec
 from bitwright.data.labelled import LabelledSamples, fingerprint_data, open_labelled
+from bitwright.errors import DataError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.tuning.request import TuneRequest
-from bitwright.jobs.tuning.splits import Parts, split_all, split_evaluation
 
-__all__ = ["TuneSamples"]
+__all__ = ["Parts", "TuneSamples", "split_parts"]
+
+FINAL_SHARE = 0.2
+MIN_FINAL = 50
+MAX_CALIBRATION = 128
+MIN_SAMPLES = 16
+"""Samples that there must be to score models on."""
+
+
+class Parts(NamedTuple):
+    """Which samples are for what, each in a random order that is always the same."""
+
+    calibration: tuple[int, ...]
+    """To calibrate with, and to choose by their output error."""
+    evaluation: tuple[int, ...]
+    """What the metric is measured on during the search."""
+    final: tuple[int, ...]
+    """What the result is measured on; the search never sees them."""
+
+
+def split_parts(count: int, *, calibrates: bool) -> Parts:
+    """Divide samples: a fifth is for the end, 50 at least; some, where these are all, calibrate.
+
+    >>> [len(part) for part in split_parts(400, calibrates=False)]
+    [0, 320, 80]
+    >>> [len(part) for part in split_parts(450, calibrates=True)]
+    [128, 232, 90]
+    """
+    if count < (2 * MIN_SAMPLES if calibrates else MIN_SAMPLES):
+        raise DataError(
+            f"tuning needs {2 * MIN_SAMPLES if calibrates else MIN_SAMPLES} samples, to search "
+            "with some and to report on others that the search has not seen, and there are "
+            f"{count}; give more."
+        )
+    # Files often come class by class, and labels in turn: any regular division would see that.
+    order = tuple(int(index) for index in np.random.default_rng(0).permutation(count))
+    final = min(max(MIN_FINAL, round(FINAL_SHARE * count)), count // (4 if calibrates else 3))
+    end = final + (min(MAX_CALIBRATION, count // 3) if calibrates else 0)
+    return Parts(order[final:end], order[end:], order[:final])
 
 
 class TuneSamples:
@@ -45,7 +86,7 @@ class TuneSamples:
     def parts(self) -> Parts:
         """Which samples are for what."""
         count = len(self.samples)
-        return split_all(count) if self.is_shared else split_evaluation(count)
+        return split_parts(count, calibrates=self.is_shared)
 
     def calibration(self) -> Calibration:
         """Return the data to calibrate with."""

@@ -8,7 +8,9 @@ of the whole model decide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,6 +20,7 @@ from bitwright.assess.judge.judgement import Judge
 from bitwright.data import Sample
 from bitwright.graph import clone_model, iter_values
 from bitwright.graph.editing import insert_behind_value
+from bitwright.jobs.improve.loop import Attempt, Trail, improve
 from bitwright.jobs.improve.states import Unit
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.tuning.units import UnitErrors
@@ -34,7 +37,7 @@ MIN_SHARE = 0.05
 MIN_SAVED = 0.05
 """The share of the loss that cutting an end once more must save."""
 _KEPT = (0.5, 0.25, 0.125, 0.0625)
-"""What is kept of one end of the range, from trial to trial."""
+"""What is kept of one end of the range, from attempt to attempt."""
 
 Range = tuple[float, float]
 
@@ -63,8 +66,8 @@ def trim_ranges(
     expected = [run_session(session, sample) for sample in samples]
     changed: dict[str, TensorPlan] = {}
     for key in dict.fromkeys(_activations(plan, units)):
-        trial = _Trial(prepared, plan.tensors[key], samples, expected)
-        found = trial.choose() if trial.is_possible else None
+        cut = _CutRange(prepared, plan.tensors[key], samples, expected)
+        found = cut.choose() if cut.is_possible else None
         if found is not None:
             changed[key] = _with_range(plan.tensors[key], found)
             low, high = found
@@ -101,7 +104,7 @@ def _with_range(entry: TensorPlan, range: Range) -> TensorPlan:
     )
 
 
-class _Trial:
+class _CutRange:
     """The float model with one tensor quantized, over a range that each run is given."""
 
     def __init__(
@@ -129,20 +132,12 @@ class _Trial:
 
     def choose(self) -> Range | None:
         """Return the range of least loss; None: it is the one of the plan."""
-        low, high = given = _range_of(self._entry)
-        least = self._loss(given)
-        for end in (0, 1):
-            for kept in _KEPT:
-                tried = (kept * given[0], high) if end == 0 else (low, kept * given[1])
-                if tried == (low, high):
-                    break
-                loss = self._loss(tried)
-                if loss > (1 - MIN_SAVED) * least:
-                    break
-                (low, high), least = tried, loss
-        return None if (low, high) == given else (low, high)
+        given = _range_of(self._entry)
+        ends = [partial(_cut, given=given, end=end) for end in (0, 1)]
+        best = improve(given, ends, self._measure, _saves).best
+        return None if best is None or best.range == given else best.range
 
-    def _loss(self, range: Range) -> float:
+    def _measure(self, range: Range) -> _Cut:
         scale, zero = affine_parameters(*range, self._entry.qtype)
         given = {
             _SCALE: np.asarray(scale, np.float32),
@@ -151,7 +146,33 @@ class _Trial:
         judge = Judge(self._prepared.reference)
         for sample, expected in zip(self._samples, self._expected, strict=True):
             judge.add(sample, expected, run_session(self._session, {**sample, **given}))
-        return judge.finish().loss
+        return _Cut(range, judge.finish().loss)
+
+
+class _Cut(NamedTuple):
+    """A range, and the loss of the outputs with only its tensor quantized."""
+
+    range: Range
+    loss: float
+
+
+def _saves(before: _Cut, after: _Cut) -> bool:
+    return after.loss <= (1 - MIN_SAVED) * before.loss
+
+
+def _cut(
+    trail: Trail[_Cut], *, given: Range, end: int
+) -> Generator[Attempt[Range], Trail[_Cut], None]:
+    """Keep less and less of one end of a range, as long as that helps."""
+    for kept in _KEPT:
+        assert trail.best is not None  # the range of the plan
+        low, high = trail.best.range
+        tried = (kept * given[0], high) if end == 0 else (low, kept * given[1])
+        if tried == (low, high):
+            return
+        trail = yield Attempt(tried)
+        if trail.last is not trail.best:
+            return
 
 
 _SCALE, _ZERO = "bitwright_scale", "bitwright_zero_point"
