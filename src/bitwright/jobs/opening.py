@@ -90,19 +90,7 @@ class Prepared:
 @logged("prepare the model")
 def open_model(source: Any, recipe: Recipe, providers: Sequence[str] | None = None) -> Prepared:
     """Load a model, clean it up, and rewrite and equalize it as the recipe asks."""
-    model = graph.load_model(source)
-    notes = graph.normalize(model, keep_defaults=recipe.keep_defaults)
-    if recipe.rewrite.fix_shapes:
-        notes.append(_fix_shapes(model, recipe))
-    _infer_shapes(model, recipe)
-    widened = widen_bfloat16(model).changed
-    if widened:
-        notes.append(
-            f"widened {counted(widened, 'bfloat16 tensor')}: inputs and outputs are float32, too"
-        )
-    # Other products of the model may be stored in low-bit blocks already.
-    graph.refuse_unsupported(model, allow_quantized=recipe.mode == "weight-only")
-    model = upgrade_for(model, recipe, notes)
+    model, notes = _load(source, recipe)
     named = {node.name for node in model.graph.all_nodes()}
     defaults = graph.hide_defaults(model)
     if recipe.mode == "weight-only":
@@ -150,6 +138,23 @@ def open_model(source: Any, recipe: Recipe, providers: Sequence[str] | None = No
         defaults=defaults,
         providers=providers,
     )
+
+
+def _load(source: Any, recipe: Recipe) -> tuple[ir.Model, list[str]]:
+    """Return a model in its present form, at an opset that the recipe can work with, and notes."""
+    model = graph.load_model(source)
+    notes = graph.normalize(model, keep_defaults=recipe.keep_defaults)
+    if recipe.rewrite.fix_shapes:
+        notes.append(_fix_shapes(model, recipe))
+    _infer_shapes(model, recipe)
+    widened = widen_bfloat16(model).changed
+    if widened:
+        notes.append(
+            f"widened {counted(widened, 'bfloat16 tensor')}: inputs and outputs are float32, too"
+        )
+    # Other products of the model may be stored in low-bit blocks already.
+    graph.refuse_unsupported(model, allow_quantized=recipe.mode == "weight-only")
+    return upgrade_for(model, recipe, notes), notes
 
 
 def prepare_further(prepared: Prepared, recipe: Recipe) -> Prepared:
