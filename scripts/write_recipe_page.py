@@ -67,7 +67,7 @@ def read_sections() -> dict[str, Section]:
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.ClassDef) and any(word.arg == "frozen" for word in node.keywords)
     ]
-    sections = {one.name: one for one in found}
+    sections = {one.name: one for one in found if one.fields or not one.name.startswith("_")}
     # What only one class extends is a part of it.
     for base in [one.base for one in found if one.base in sections]:
         heirs = [one for one in sections.values() if one.base == base]

@@ -1,5 +1,6 @@
 """What only another tool's behaviour needs stands in one place, and is read from where it stood."""
 
+import copy
 import json
 
 import pytest
@@ -95,6 +96,19 @@ def test_a_native_recipe_has_nothing_in_it():
     assert all(
         named_recipe(n).emulate == Emulation() for n in ("int8", "a16w8", "int4", "bfloat16")
     )
+
+
+def test_json_shows_only_what_is_other_than_usual():
+    shown = [
+        json.loads(recipe.to_json())["emulate"]
+        for recipe in (
+            Recipe(),
+            load_recipe({"emulate": {"limits": {}, "vendor_names": "vitis-ai"}}),
+            copy.deepcopy(Recipe(emulate={"fine_tune": {"beta": [20.0, 2.0]}})),
+            Recipe(emulate={"limits": {"shift_cut": False}}),
+        )
+    ]
+    assert shown == [{}, {}, {}, {"limits": {"shift_cut": False}}]
 
 
 def test_every_old_name_leads_to_a_field():

@@ -33,7 +33,17 @@ LEARNING_OPS = (
 """Operators whose weights can learn."""
 
 
-class LimitDetails(Settings, frozen=True, kw_only=True, omit_defaults=True):
+class _Sparse(Settings, frozen=True, kw_only=True, omit_defaults=True):
+    """Settings that JSON shows only where they are other than usual."""
+
+    def __post_init__(self) -> None:
+        # msgspec leaves out what is the default itself, not what is equal to it.
+        for name, default in zip(self.__struct_fields__, self.__struct_defaults__, strict=True):
+            if getattr(self, name) == default:
+                msgspec.structs.force_setattr(self, name, default)
+
+
+class LimitDetails(_Sparse, frozen=True, kw_only=True):
     """The rules of `limits`, each on its switch, and how they are applied.
 
     >>> LimitDetails(shift_cut=False).shift_bias
@@ -67,11 +77,12 @@ class LimitDetails(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """How often the rules are applied while scales still change."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.max_rounds < 1:
             raise RecipeError(f"max_rounds of limits must be at least 1, not {self.max_rounds}.")
 
 
-class SimulationSwitches(Settings, frozen=True, kw_only=True, omit_defaults=True):
+class SimulationSwitches(_Sparse, frozen=True, kw_only=True):
     """What `simulate` always replaces, each on its switch.
 
     >>> SimulationSwitches(sigmoid=False).leaky_relu
@@ -90,7 +101,7 @@ class SimulationSwitches(Settings, frozen=True, kw_only=True, omit_defaults=True
     """So are means."""
 
 
-class EqualizationDetails(Settings, frozen=True, kw_only=True, omit_defaults=True):
+class EqualizationDetails(_Sparse, frozen=True, kw_only=True):
     """How `equalize` weighs and when it stops.
 
     >>> EqualizationDetails().append_bias
@@ -103,6 +114,7 @@ class EqualizationDetails(Settings, frozen=True, kw_only=True, omit_defaults=Tru
     """The bias counts as one more weight of its channel."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.total_layer_diff_threshold < 0:
             raise RecipeError(
                 "total_layer_diff_threshold of equalize must not be negative, as "
@@ -110,7 +122,7 @@ class EqualizationDetails(Settings, frozen=True, kw_only=True, omit_defaults=Tru
             )
 
 
-class LearningDetails(Settings, frozen=True, kw_only=True, omit_defaults=True):
+class LearningDetails(_Sparse, frozen=True, kw_only=True):
     """How `fine_tune` learns, in the numbers of other tools.
 
     >>> LearningDetails(selective=False).patience is None
@@ -153,6 +165,7 @@ class LearningDetails(Settings, frozen=True, kw_only=True, omit_defaults=True):
     """AdaRound: this part of all steps goes without that term."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("samples", "patience"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -169,7 +182,7 @@ class LearningDetails(Settings, frozen=True, kw_only=True, omit_defaults=True):
             raise RecipeError(f"warm_start must lie in [0, 1), not {self.warm_start}.")
 
 
-class Emulation(Settings, frozen=True, kw_only=True, omit_defaults=True):
+class Emulation(_Sparse, frozen=True, kw_only=True):
     """What only another tool's behaviour needs; the defaults are what we do.
 
     >>> Emulation(weight_pairs=True).conventions
