@@ -18,7 +18,7 @@ def lower_limits(monkeypatch):
         pytest.skip("files are read in parts where an open file can be replaced")
     monkeypatch.setattr(extents, "SMALLEST_FILE", 0)
     monkeypatch.setattr(extents, "SMALLEST_TENSOR", 256)
-    monkeypatch.setattr(graph.saving, "SMALLEST_TENSOR", 256)
+    monkeypatch.setattr(graph.model_bytes, "SMALLEST_TENSOR", 256)
 
 
 def make_model(**constants):

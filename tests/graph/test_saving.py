@@ -17,6 +17,7 @@ from bitwright.errors import ModelError, OutputError
 from bitwright.graph import (
     check_destination,
     load_model,
+    model_bytes,
     save_model,
     saving,
     serialized_size,
@@ -222,7 +223,7 @@ def test_a_failure_at_any_step_leaves_no_file(
         raise failure
 
     target = {
-        "write": (saving, "_write_model"),
+        "write": (saving, "write_model"),
         "fsync": (saving.os, "fsync"),
         "rename": (saving, "_replace"),
     }[when]
@@ -395,7 +396,7 @@ def test_a_disk_that_fails_while_more_is_written_is_told_and_nothing_is_left(tmp
         if len(calls) == 1:
             raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(saving, "_SYNCED", 1 << 10)
+    monkeypatch.setattr(model_bytes, "_SYNCED", 1 << 10)
     monkeypatch.setattr(saving.os, "fsync", fail_once)
     weights = [ir.tensor(np.full((64, 64), n, np.float32), name=f"w{n}") for n in range(4)]
     values = [ir.Value(name=w.name, const_value=w) for w in weights]

@@ -33,6 +33,7 @@ from .loading import file_size as file_size
 from .loading import files_of as files_of
 from .loading import load_model as load_model
 from .loading import source_path as source_path
+from .model_bytes import written_size as written_size
 from .names import NameScope as NameScope
 from .normalize import HiddenDefaults as HiddenDefaults
 from .normalize import find_quantized_nodes as find_quantized_nodes
@@ -48,8 +49,6 @@ from .saving import ExternalData as ExternalData
 from .saving import check_destination as check_destination
 from .saving import check_parent as check_parent
 from .saving import save_model as save_model
-from .saving import serialized_size as serialized_size
-from .saving import written_size as written_size
 from .shapes import assume_types as assume_types
 from .shapes import element_type as element_type
 from .shapes import forget_invented_sizes as forget_invented_sizes
@@ -62,6 +61,7 @@ from .subgraphs import iter_values as iter_values
 from .subgraphs import owner_nodes as owner_nodes
 from .subgraphs import subgraphs_of as subgraphs_of
 from .symbolic_shapes import infer_symbolic_shapes as infer_symbolic_shapes
+from .tensors import serialized_size as serialized_size
 from .tensors import tensor_slots as tensor_slots
 from .versions import opset_of as opset_of
 from .versions import runtime_limits as runtime_limits

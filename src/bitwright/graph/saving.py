@@ -7,30 +7,20 @@ import hashlib
 import os
 import re
 import secrets
-import sys
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
 from bitwright.errors import OutputError
 from bitwright.graph.checking import check_order
-from bitwright.graph.cloning import clone_model, to_message, value_with_tensor
-from bitwright.graph.extents import (
-    GRAPH_INITIALIZER,
-    MODEL_GRAPH,
-    SMALLEST_TENSOR,
-    field_header,
-    tensor_header,
-)
+from bitwright.graph.cloning import clone_model
 from bitwright.graph.loading import ModelSource, files_of, source_path
+from bitwright.graph.model_bytes import CHUNK_BYTES, write_model, write_tensors
 from bitwright.graph.tensors import (
     AttributeSlot,
     TensorSlot,
@@ -49,19 +39,12 @@ __all__ = [
     "check_destination",
     "check_parent",
     "save_model",
-    "serialized_size",
-    "written_size",
 ]
 
 EXTERNAL_DATA_THRESHOLD = 2_000_000_000
 """Bytes above which tensors go to a `<name>.data` file by themselves (protobuf ends at 2 GiB)."""
 
 _SMALLEST_EXTERNAL_TENSOR = 1024
-
-_CHUNK = 64 << 20
-_SYNCED = 64 << 20
-
-_Item = TypeVar("_Item")
 
 
 def check_destination(
@@ -173,7 +156,7 @@ def save_model(
             whole = _with_all_inside(model)
             stale = _data_files_of(target)
             with temporary_beside(target) as temporary:
-                _write_file(temporary, lambda file: _write_model(whole, file))
+                _write_file(temporary, lambda file: write_model(whole, file))
                 _replace(temporary, target)
             _remove(stale)
 
@@ -284,7 +267,7 @@ def _write_with_data(clone: ir.Model, target: Path, layout: ExternalData) -> Non
         for slot in inside:
             slot.put(inline_copy(slot.tensor))
         temporary = stack.enter_context(temporary_beside(target))
-        _write_file(temporary, lambda file: _write_model(clone, file))
+        _write_file(temporary, lambda file: write_model(clone, file))
         new = [data for data in written if not data.exists()]
         try:
             for data, temporary_data in written.items():
@@ -311,7 +294,7 @@ def _write_data(slots: list[TensorSlot], plain: Path, temporary: Path, target: P
     ranges: list[tuple[int, int]] = []
     # Beside an older file it is named after its bytes, which are read once, as they are written.
     digest = hashlib.sha256() if plain.exists() else None
-    _write_file(temporary, lambda file: _write_tensors(slots, file, ranges, digest))
+    _write_file(temporary, lambda file: write_tensors(slots, file, ranges, digest))
     data = plain
     if digest is not None and not _hold_the_same(plain, temporary):
         data = plain.with_name(f"{plain.stem}.{digest.hexdigest()[:12]}{plain.suffix}")
@@ -337,167 +320,13 @@ def _remove(files: list[Path]) -> None:
             file.unlink()
 
 
-def _write_tensors(
-    slots: list[TensorSlot],
-    file: BinaryIO,
-    ranges: list[tuple[int, int]],
-    digest: hashlib._Hash | None,
-) -> None:
-    """Stream tensors one after another, in constant memory."""
-    lengths = [0] * len(slots)
-    parts = ((i, chunk) for i, slot in enumerate(slots) for chunk in _chunks(slot.tensor))
-    with _put_to_disk(file) as note_written:
-        for index, chunk in _read_ahead(parts):
-            file.write(chunk)
-            if digest is not None:
-                digest.update(chunk)
-            lengths[index] += len(chunk)
-            note_written(len(chunk))
-    ends = list(accumulate(lengths))
-    ranges += [(end - length, length) for end, length in zip(ends, lengths, strict=True)]
-
-
-@contextmanager
-def _put_to_disk(file: BinaryIO) -> Iterator[Callable[[int], None]]:
-    """Let the disk take what is written while more of it is made; give what counts the bytes."""
-    waiting = 0
-    with ThreadPoolExecutor(1, thread_name_prefix="bitwright-sync") as pool:
-        running: Future[None] | None = None
-
-        def note_written(count: int) -> None:
-            nonlocal waiting, running
-            waiting += count
-            if waiting >= _SYNCED and (running is None or running.done()):
-                if running is not None:
-                    running.result()  # the system tells of a failure once
-                file.flush()
-                running, waiting = pool.submit(os.fsync, file.fileno()), 0
-
-        yield note_written
-        if running is not None:
-            running.result()
-
-
-def _read_ahead(items: Iterator[_Item]) -> Iterator[_Item]:
-    """Yield items, each next one made in a thread while the last is at work."""
-    with ThreadPoolExecutor(1, thread_name_prefix="bitwright-read") as pool:
-        coming = pool.submit(next, items, None)
-        while (item := coming.result()) is not None:
-            coming = pool.submit(next, items, None)
-            yield item
-
-
-def _chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
-    if not isinstance(tensor, ir.ExternalTensor):
-        # Lazy tensors are made here and dropped again before the next one.
-        data = _bytes_of(tensor)
-        for start in range(0, len(data), _CHUNK):
-            yield data[start : start + _CHUNK]
-        return
-    # Read through the file, not through onnx-ir's memory map: mapped pages stay resident.
-    remaining = tensor.length or tensor.nbytes
-    with Path(external_path(tensor)).open("rb") as source:
-        source.seek(tensor.offset or 0)
-        while remaining > 0:
-            chunk = source.read(min(_CHUNK, remaining))
-            if not chunk:
-                raise OSError(errno.EIO, f"the data file {tensor.path!r} is cut off")
-            remaining -= len(chunk)
-            yield chunk
-
-
-def _bytes_of(tensor: ir.TensorProtocol) -> memoryview:
-    """Return a tensor's bytes as a file has them, without a copy where they lie so."""
-    if tensor.dtype.itemsize < 1 or sys.byteorder != "little":
-        return memoryview(tensor.tobytes())
-    return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data
-
-
-def written_size(model: ir.Model) -> int:
-    """Return how many bytes `save_model` writes where all tensors go into the model's file.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21}, name="g")
-    >>> written_size(ir.Model(graph, ir_version=10))
-    13
-    """
-    start, rest = _message_parts(model, external=True)
-    return len(start) + sum(map(_length, rest))
-
-
-def _write_model(model: ir.Model, file: BinaryIO) -> None:
-    """Write the message, big initializers one by one: in a message they cost it twice."""
-    start, rest = _message_parts(model, external=False)
-    file.write(start)
-    for header, tensor in rest:
-        file.write(header)
-        for chunk in () if tensor is None else _chunks(tensor):
-            file.write(chunk)
-
-
-_Part = tuple[bytes, ir.TensorProtocol | None]
-"""Bytes of a message, and the tensor whose data follows them."""
-
-
-def _length(part: _Part) -> int:
-    start, tensor = part
-    return len(start) + (0 if tensor is None else tensor.nbytes)
-
-
-def _message_parts(model: ir.Model, *, external: bool) -> tuple[bytes, list[_Part]]:
-    """Return the message up to its first big initializer, and from there one after another.
-
-    Tensors in other files are big ones with `external`, and else stay where they are.
-    """
-    big: dict[str, ir.TensorProtocol] = {}
-    small: list[ir.Value] = []
-    leading = 0
-    for name, value in model.graph.initializers.items():
-        tensor = value.const_value
-        outside = isinstance(tensor, ir.ExternalTensor)
-        if (
-            tensor is not None
-            and tensor.nbytes >= SMALLEST_TENSOR
-            and tensor.dtype != ir.DataType.STRING
-            and (external or not outside)
-            and not value.is_graph_input()
-        ):
-            big[name] = tensor
-            continue
-        leading += not big
-        if external and outside and tensor is not None:
-            small.append(value_with_tensor(value, inline_copy(tensor)))
-        else:
-            small.append(value)
-    proto = to_message(model, initializers=small)
-    trailing = {tensor.name: tensor for tensor in proto.graph.initializer[leading:]}
-    del proto.graph.initializer[leading:]
-    rest: list[_Part] = [
-        (tensor_header(big[name], name, big[name].nbytes), big[name])
-        if name in big
-        else (_as_field(trailing[name]), None)
-        for name in model.graph.initializers
-        if name in big or name in trailing
-    ]
-    graph = proto.graph.SerializeToString(deterministic=True)
-    proto.ClearField("graph")
-    size = len(graph) + sum(map(_length, rest))
-    start = proto.SerializeToString(deterministic=True) + field_header(MODEL_GRAPH, size) + graph
-    return start, rest
-
-
-def _as_field(tensor: onnx.TensorProto) -> bytes:
-    """Return an initializer as it stands in a graph."""
-    message: bytes = tensor.SerializeToString(deterministic=True)
-    return field_header(GRAPH_INITIALIZER, len(message)) + message
-
-
 def _hold_the_same(one: Path, other: Path) -> bool:
     """Whether two files have the same bytes."""
     if one.stat().st_size != other.stat().st_size:
         return False
     with one.open("rb") as first, other.open("rb") as second:
-        while chunk := first.read(_CHUNK):
-            if chunk != second.read(_CHUNK):
+        while chunk := first.read(CHUNK_BYTES):
+            if chunk != second.read(CHUNK_BYTES):
                 return False
     return True
 

@@ -224,10 +224,9 @@ def _search(weights: _Weights, grids: _Grids, fitted: _Fitted, codes: _Codes) ->
 
 def _load_tile(weights: _Weights, start: int, left: int, tile: Any) -> None:
     """Copy a block of rows of some columns; what is missing is zero."""
-    length, lanes = tile.shape
-    filled = min(length, weights.rows - start)
-    width = min(lanes, weights.columns - left)
-    if filled < length or width < lanes:
+    filled = min(tile.shape[0], weights.rows - start)
+    width = min(_LANES, weights.columns - left)
+    if filled < tile.shape[0] or width < _LANES:
         tile[:] = np.float32(0)  # widens no range: it holds zero anyway, or is symmetric
     if weights.column_stride == 1:
         for row in range(filled):
@@ -321,8 +320,7 @@ def _drop_digits(dropped: int, lanes: _Lanes) -> None:
 def _fit_zero(grids: _Grids, lanes: _Lanes) -> None:
     """Set the zero point, the stored scale and its inverse, and the bounds of what is rounded."""
     nothing, one = np.float32(0), np.float32(1)
-    least = 2.0**-24 if grids.dropped == _DROPPED_BY_FLOAT16 else 2.0**-126
-    smallest = np.float32(least)
+    smallest = np.float32(2.0**-24 if grids.dropped == _DROPPED_BY_FLOAT16 else 2.0**-126)
     low, high, shrink = lanes.low, lanes.high, lanes.shrink
     scale, inverse, zero = lanes.scale, lanes.inverse, lanes.zero
     bottom, top, cost = lanes.bottom, lanes.top, lanes.cost
@@ -377,21 +375,20 @@ def _round_tile(tile: Any, filled: int, highest: Any, fill: Any, lanes: _Lanes) 
 
 def _pack_tile(tile: Any, bits: int, size: int, packed: Any) -> None:
     """Pack codes of 8, 4 or 2 bits, the first of a byte in its lowest bits."""
-    lanes = tile.shape[1]
     if bits == 8:
         for byte in range(size):
-            for c in range(lanes):
+            for c in range(_LANES):
                 packed[byte, c] = np.uint8(tile[byte, c])
     elif bits == 4:
         for byte in range(size):
             first, second, line = tile[2 * byte], tile[2 * byte + 1], packed[byte]
-            for c in range(lanes):
+            for c in range(_LANES):
                 line[c] = np.uint8(first[c] + np.float32(16) * second[c])
     else:
         for byte in range(size):
             first, second = tile[4 * byte], tile[4 * byte + 1]
             third, fourth, line = tile[4 * byte + 2], tile[4 * byte + 3], packed[byte]
-            for c in range(lanes):
+            for c in range(_LANES):
                 pair = third[c] + np.float32(4) * fourth[c]
                 line[c] = np.uint8(first[c] + np.float32(4) * second[c] + np.float32(16) * pair)
 

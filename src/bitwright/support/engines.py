@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from bitwright.errors import ArgumentError, DataError
-from bitwright.support.cluster import ClusterWorkers, KeptParts, all_nodes_see, open_cluster
+from bitwright.support.cluster import ClusterWorkers, KeptParts
+from bitwright.support.cluster_connection import all_nodes_see, open_cluster
 
 __all__ = ["LOCAL", "Engine", "KeptParts", "LocalEngine", "RayEngine", "Workers", "open_engine"]
 
