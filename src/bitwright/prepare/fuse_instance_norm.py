@@ -8,8 +8,6 @@ as x s + (beta - m s).
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
 
@@ -18,27 +16,19 @@ from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
 from bitwright.prepare.linear import Array, spread
 from bitwright.prepare.matching import (
+    Deviation,
     Matched,
     is_closed,
     known_axes,
+    match_deviation,
+    match_gain_and_bias,
     number,
     operands,
-    private_reader,
-    squared,
     step,
 )
 from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
 
 __all__ = ["fuse_instance_norm"]
-
-
-class _Root(NamedTuple):
-    """1 / sqrt(v + epsilon), or sqrt(v + epsilon), of a value x with its mean."""
-
-    x: ir.Value
-    mean: ir.Value
-    difference: ir.Value
-    epsilon: float
 
 
 def fuse_instance_norm(model: ir.Model) -> PassResult:
@@ -82,7 +72,7 @@ def _fuse_factored(last: ir.Node, names: NameScope) -> bool:
     return False
 
 
-def _match_factor(factor: ir.Value, matched: Matched) -> tuple[_Root, Array] | None:
+def _match_factor(factor: ir.Value, matched: Matched) -> tuple[Deviation, Array] | None:
     """Return what gamma / sqrt(v + epsilon) is of, and gamma."""
     inverse = step(factor, "Div", matched)
     if inverse is not None:
@@ -100,7 +90,7 @@ def _match_factor(factor: ir.Value, matched: Matched) -> tuple[_Root, Array] | N
 
 def _fuse_plain(first: ir.Node, names: NameScope) -> bool:
     """Fuse (x - m) / sqrt(v + epsilon), with or without gamma and beta behind it."""
-    found: tuple[_Root, Matched] | None = None
+    found: tuple[Deviation, Matched] | None = None
     if first.op_type == "Div" and not first.domain:
         matched = Matched([first])
         root = _match_root(first.inputs[1], matched)
@@ -114,25 +104,15 @@ def _fuse_plain(first: ir.Node, names: NameScope) -> bool:
     if found is None:
         return False
     root, matched = found
-    last, arrays = first, [np.ones((), np.float32), np.zeros((), np.float32)]
-    for index, op_type in enumerate(("Mul", "Add")):
-        reader = private_reader(last.outputs[0])
-        constant = None if reader is None else _other_constant(reader, op_type, last.outputs[0])
-        if reader is None or constant is None or _by_channel(constant, root.x) is None:
-            continue
-        arrays[index], last = constant, reader
-        matched.append(reader)
-    return _replace(last, root, arrays[0], arrays[1], matched, names)
+    last, gamma, beta = match_gain_and_bias(
+        first, matched, lambda array: None if _by_channel(array, root.x) is None else array
+    )
+    gamma = np.ones((), np.float32) if gamma is None else gamma
+    beta = np.zeros((), np.float32) if beta is None else beta
+    return _replace(last, root, gamma, beta, matched, names)
 
 
-def _other_constant(node: ir.Node, op_type: str, value: ir.Value) -> Array | None:
-    for read, constant in operands(node, op_type):
-        if read is value:
-            return float_constant_of(constant)
-    return None
-
-
-def _match_reciprocal(value: ir.Value | None, matched: Matched) -> _Root | None:
+def _match_reciprocal(value: ir.Value | None, matched: Matched) -> Deviation | None:
     """Match 1 / sqrt(v + epsilon)."""
     for op_type in ("Reciprocal", "Div"):
         node = step(value, op_type, matched)
@@ -144,23 +124,8 @@ def _match_reciprocal(value: ir.Value | None, matched: Matched) -> _Root | None:
     return None
 
 
-def _match_root(value: ir.Value | None, matched: Matched) -> _Root | None:
-    """Match sqrt(mean((x - m)^2) + epsilon)."""
-    root = step(value, "Sqrt", matched)
-    total = None if root is None else step(root.inputs[0], "Add", matched)
-    for variance, constant in operands(total, "Add"):
-        epsilon, averaged = number(constant), _mean_of(variance, matched)
-        if epsilon is None or averaged is None:
-            continue
-        difference = squared(averaged, matched)
-        subtraction = None if difference is None else step(difference, "Sub", matched)
-        if difference is None or subtraction is None:
-            return None
-        x, mean = subtraction.inputs
-        if x is None or mean is None or _mean_of(mean, matched) is not x:
-            return None
-        return _Root(x, mean, difference, epsilon)
-    return None
+def _match_root(value: ir.Value | None, matched: Matched) -> Deviation | None:
+    return match_deviation(value, matched, _mean_of)
 
 
 def _mean_of(value: ir.Value, matched: Matched) -> ir.Value | None:
@@ -187,7 +152,7 @@ def _by_channel(constant: Array, x: ir.Value) -> Array | None:
 
 
 def _replace(
-    last: ir.Node, root: _Root, gamma: Array, beta: Array, matched: Matched, names: NameScope
+    last: ir.Node, root: Deviation, gamma: Array, beta: Array, matched: Matched, names: NameScope
 ) -> bool:
     scale, shift = _by_channel(gamma, root.x), _by_channel(beta, root.x)
     if scale is None or shift is None or element_type(root.x) != ir.DataType.FLOAT:

@@ -7,8 +7,8 @@ is compared with every node, where a pass here begins at the few types of node t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 import onnx_ir as ir
@@ -18,6 +18,7 @@ from bitwright.graph.constants import constant_of, float_constant_of, input_at, 
 from bitwright.targets.npu_operations import clip_bounds
 
 __all__ = [
+    "Deviation",
     "Matched",
     "clip_limits",
     "index_of",
@@ -25,6 +26,8 @@ __all__ = [
     "known_axes",
     "least_rank",
     "lone_number",
+    "match_deviation",
+    "match_gain_and_bias",
     "number",
     "operands",
     "private_producer",
@@ -32,6 +35,8 @@ __all__ = [
     "squared",
     "step",
 ]
+
+Array = npt.NDArray[Any]
 
 
 class Matched(list[ir.Node]):
@@ -84,7 +89,7 @@ def number(value: ir.Value | None) -> float | None:
     return float(array.reshape(())) if array is not None and array.size == 1 else None
 
 
-def lone_number(constant: ir.Value | None, beside: ir.Value) -> npt.NDArray[Any] | None:
+def lone_number(constant: ir.Value | None, beside: ir.Value) -> Array | None:
     """Return the one number of a constant that does not enlarge what it meets, in its own type.
 
     >>> half = ir.Value(name="half", const_value=ir.tensor([0.5]))
@@ -105,6 +110,59 @@ def squared(value: ir.Value | None, matched: Matched) -> ir.Value | None:
         return product.inputs[0] if product.inputs[0] is product.inputs[1] else None
     power = step(value, "Pow", matched)
     return power.inputs[0] if power is not None and number(power.inputs[1]) == 2 else None
+
+
+class Deviation(NamedTuple):
+    """sqrt(mean((x - m)^2) + epsilon) of a value x with its mean m."""
+
+    x: ir.Value
+    mean: ir.Value
+    difference: ir.Value
+    epsilon: float
+
+
+MeanOf = Callable[[ir.Value, Matched], ir.Value | None]
+"""What a value is the mean of, over the axes of a norm."""
+
+
+def match_deviation(value: ir.Value | None, matched: Matched, mean_of: MeanOf) -> Deviation | None:
+    """Match the deviation that a norm divides by."""
+    root = step(value, "Sqrt", matched)
+    total = None if root is None else step(root.inputs[0], "Add", matched)
+    for variance, constant in operands(total, "Add"):
+        epsilon, averaged = number(constant), mean_of(variance, matched)
+        if epsilon is None or averaged is None:
+            continue
+        difference = squared(averaged, matched)
+        subtraction = step(difference, "Sub", matched)
+        if difference is None or subtraction is None:
+            return None
+        x, mean = subtraction.inputs
+        if x is None or mean is None or mean_of(mean, matched) is not x:
+            return None
+        return Deviation(x, mean, difference, epsilon)
+    return None
+
+
+def match_gain_and_bias(
+    first: ir.Node, matched: Matched, read: Callable[[Array], Array | None]
+) -> tuple[ir.Node, Array | None, Array | None]:
+    """Follow a norm to the Mul and the Add of constants behind it, where `read` takes these.
+
+    Return the last node, and what was read of the gain and of the bias.
+    """
+    last = first
+    found: list[Array | None] = [None, None]
+    for index, op_type in enumerate(("Mul", "Add")):
+        reader = private_reader(last.outputs[0])
+        for value, other in operands(reader, op_type):
+            constant = float_constant_of(other) if value is last.outputs[0] else None
+            if reader is not None and constant is not None:
+                found[index] = read(constant)
+        if reader is not None and found[index] is not None:
+            last = reader
+            matched.append(reader)
+    return last, found[0], found[1]
 
 
 def is_closed(nodes: Sequence[ir.Node], last: ir.Node) -> bool:
