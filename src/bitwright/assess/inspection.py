@@ -181,7 +181,7 @@ class _Decisions(msgspec.Struct):
 
 
 def _decisions(model: ir.Model) -> _Decisions | None:
-    """Return what the maker says of its nodes; whoever wrote the file may have written anything."""
+    """Return the decisions in a model's metadata; None where they are missing or malformed."""
     try:
         return msgspec.json.decode(model.metadata_props.get(DECISIONS, ""), type=_Decisions)
     except msgspec.DecodeError:

@@ -37,7 +37,7 @@ class BenchRequest(Timing):
     """Whether every node is timed, too."""
 
     def open_samples(self, specs: Sequence[InputSpec]) -> tuple[list[Sample], str]:
-        """Return the samples for a model with these inputs, and what they are in words."""
+        """Return the samples for a model with these inputs, and their description."""
         return samples_for(
             specs,
             data=self.data,
@@ -87,7 +87,7 @@ def bench_models(models: Sequence[graph.ModelSource], request: BenchRequest) -> 
 def _load_samples(
     processes: Sequence[ModelProcess], request: BenchRequest, folder: Path
 ) -> tuple[list[list[Sample]], str]:
-    """Give each process its samples; return them, and what they are in words."""
+    """Load the samples of each process; return them, and their description."""
     samples: list[list[Sample]] = []
     what = ""
     for index, process in enumerate(processes):

@@ -38,14 +38,14 @@ __all__ = ["GenerationRequest", "bench_generation", "is_decoder"]
 MIN_RUNS, MAX_RUNS = 5, 50
 _ROUNDS_SHOWN = 10
 _COMMON_TOKENS = 100
-"""How many tokens every vocabulary has, where a model does not say how many there are."""
+"""Vocabulary size that is assumed where a model does not state its own."""
 _CONFIG = "genai_config.json"
 _CONTINUED = (
     ("past_key_values", "present"),
     ("past_key_values", "present_key_values"),
     ("past", "present"),
 )
-"""How exporters name the output that goes on as an input of the cache."""
+"""Parts of the names of a cache input, and of the output that is fed to it for the next token."""
 
 Shapes = Mapping[str, Sequence[int] | int]
 
@@ -141,14 +141,14 @@ class _Folder(NamedTuple):
 
 
 class _TimedDecoder:
-    """A language model in its process, with what its runs took."""
+    """A language model in its process, and the seconds of its runs."""
 
     def __init__(self, name: str, size: int, process: Any) -> None:
         self.name, self.size, self.process = name, size, process
         self.runs: list[tuple[float, float]] = []
 
     def burst(self, *, runs: int | None = None, seconds: float = 0.0) -> list[float]:
-        """Generate so many times, and return the seconds of each."""
+        """Generate `runs` times; return the seconds of each run."""
         assert runs is not None  # how many is known before
         found = self.process.generate(runs)
         self.runs += found
@@ -256,7 +256,7 @@ def _figures(request: GenerationRequest, timed: _TimedDecoder) -> ModelGeneratio
 
 
 def _read_folder(source: graph.ModelSource) -> _Folder | None:
-    """Return what a folder's configuration says; None for what is no folder."""
+    """Return the configuration of a folder; None where the source is no folder."""
     if not isinstance(source, (str, os.PathLike)) or not Path(source).is_dir():
         return None
     path = Path(source) / _CONFIG

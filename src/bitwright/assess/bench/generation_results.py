@@ -26,13 +26,13 @@ class Rate(NamedTuple):
 
     median: float
     low: float
-    """What one run in ten stays below."""
+    """10th percentile."""
     high: float
-    """What one run in ten is above."""
+    """90th percentile."""
 
     @classmethod
     def of(cls, tokens: int, seconds: tuple[float, ...] | list[float]) -> Rate:
-        """Return the rate of so many tokens in each of these times."""
+        """Return the rate of `tokens` over the seconds of each run."""
         rates = tokens / np.maximum(seconds, 1e-9)
         low, median, high = np.percentile(rates, (10, 50, 90))
         return cls(float(median), float(low), float(high))

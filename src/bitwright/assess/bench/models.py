@@ -17,7 +17,7 @@ __all__ = ["TimedModel", "Timing"]
 
 
 class TimedModel:
-    """A model to be timed: where it lies, and what it is called."""
+    """A model to time: its file and its name."""
 
     def __init__(self, source: graph.ModelSource, index: int, folder: Path) -> None:
         path = Path(source) if isinstance(source, (str, os.PathLike)) else None

@@ -93,18 +93,18 @@ class ModelProcess(_OpenProcess):
         """Name -> shape."""
 
     def load(self, files: Sequence[Path]) -> None:
-        """Give it the samples to run, which it takes in turn."""
+        """Load the samples, which runs take in turn."""
         self._call("load", files=[str(file) for file in files])
 
     def load_tokens(self, files: Sequence[Path], caches: Mapping[str, str]) -> None:
-        """Give it what it is fed for a prompt and for each token behind it.
+        """Load the feeds of the prompt and of each following token.
 
         `caches` maps the inputs that hold the cache to the outputs that go on as these.
         """
         self._call("load_tokens", files=[str(file) for file in files], caches=dict(caches))
 
     def burst(self, *, runs: int | None = None, seconds: float = 0.0) -> list[float]:
-        """Run so many times, or else so long, and return the seconds of each run."""
+        """Run `runs` times, or for `seconds`; return the seconds of each run."""
         times: list[float] = self._call("burst", runs=runs, seconds=seconds)
         return times
 

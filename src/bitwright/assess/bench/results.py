@@ -16,7 +16,7 @@ from bitwright.support.wording import counted
 __all__ = ["Benchmark", "ModelBenchmark", "SlowerNode"]
 
 _MIN_SHARE = 0.01
-"""Share of a model's time from which on a node is worth a line."""
+"""Smallest share of a model's time at which a node is listed."""
 _MIN_SLOWDOWN = 1.1
 
 

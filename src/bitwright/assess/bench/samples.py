@@ -34,7 +34,7 @@ def samples_for(
     shapes: Mapping[str, Sequence[int] | int] | None = None,
     batch: int | None = None,
 ) -> tuple[list[Sample], str]:
-    """Return the samples for a model with these inputs, and what they are in words.
+    """Return the samples for a model with these inputs, and their description.
 
     `batch` puts so many samples into one, along the leading dimension, which must be open.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 _LONG_RUN = 0.1
-"""Seconds of a run from which on caches and spinning threads no longer matter to it."""
+"""Seconds from which a run is so long that caches and spinning threads do not matter."""
 
 
 class Worker:
@@ -91,7 +91,7 @@ class Worker:
         return time.perf_counter() - start
 
     def load_tokens(self, files: list[str], caches: dict[str, str]) -> None:
-        """Read what is fed for a prompt and for each token behind it, and which outputs go on.
+        """Load the feeds of the prompt and of each following token; map caches to outputs.
 
         Values stay where the runtime has them: a cache is not copied between two tokens.
         """

@@ -69,7 +69,7 @@ def describe_nodes(
 
 
 def _find_sources(graph: ir.Graph, places: Mapping[ir.Node, int]) -> dict[int, set[int]]:
-    """Return place -> places of what it reads; nodes without a place hand on what they read."""
+    """Return row -> rows that it reads; nodes without a row pass on what they read."""
     found: dict[int, set[int]] = {}
     made_by: dict[ir.Value, set[int]] = {}
 

@@ -57,7 +57,7 @@ class QuantizedGraph:
         return found
 
     def codes_of(self, value: ir.Value) -> Codes | None:
-        """Return what the integers of a tensor stand for, where one constant scale says it."""
+        """Return scale and zero point of an integer tensor, where it has one constant scale."""
         parameters = self.parameters.get(value)
         found = None if parameters is None else parameters.constants()
         if parameters is None or found is None or found[0].size != 1:
@@ -197,7 +197,7 @@ class PackedWeight:
 
 
 def packed_weight(node: ir.Node) -> PackedWeight | None:
-    """Return what a node keeps in blocks; None where it keeps nothing so, or in a form unknown."""
+    """Return the weight of a node in blocks; None where it has none, or in an unknown form."""
     if node.op_type == "MatMulNBits":
         packed = _product(node)
     elif node.op_type == "GatherBlockQuantized":

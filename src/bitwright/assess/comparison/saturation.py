@@ -30,7 +30,7 @@ class Saturation(NamedTuple):
     high: float
 
     def cut(self, expected: Array, actual: Array, codes: Codes | None) -> tuple[Array, Array]:
-        """Return both arrays with what lies beyond the points moved there.
+        """Return both arrays clipped to the saturation points.
 
         With `codes`, `actual` holds integers: it is cut at the last ones at or beyond the points,
         and what was expected at the numbers that they stand for.

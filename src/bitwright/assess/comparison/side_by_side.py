@@ -190,13 +190,13 @@ class _SampleErrors(NamedTuple):
     tensors: dict[int, tuple[ErrorSums, ErrorSums]]
     """The errors of each tensor, by its place."""
     answers: dict[str, tuple[Array, Array]]
-    """What both models gave."""
+    """Outputs of both models."""
     fed: tuple[tuple[str, str, tuple[int, ...]], ...]
-    """Name, type and shape of what was fed."""
+    """Name, type and shape of each input."""
 
 
 class _Merged(NamedTuple):
-    """Both models in one graph, and what is looked at in it, by name."""
+    """Both models in one graph, and the names of the tensors that are compared."""
 
     model: Any
     parts: list[Part]
@@ -204,7 +204,7 @@ class _Merged(NamedTuple):
     outputs: list[_OutputNames]
 
     def open(self, memory_budget: int, providers: Sequence[str] | None) -> PartRunner:
-        """Return what runs it so that all tensors come out that are compared with each other."""
+        """Return a runner that gives all tensors which are compared with each other."""
         model: ir.Model = carried_model(self.model)
         made = {value.name for node in model.graph for value in node.outputs}
         pairs = [(each.expected, each.actual) for each in self.outputs]
@@ -259,7 +259,7 @@ class _MergedErrors:
 def _pair_runner(
     merged: _Merged, exact: Any, memory_budget: int, providers: Sequence[str] | None
 ) -> Callable[[Iterable[Sample]], Iterator[_SampleErrors]]:
-    """Return what runs both models, part by part, on samples."""
+    """Return a runner of both models, part by part."""
     reference = None
     if exact is not None:
         reference = open_session(carried_model(exact), providers=providers)
@@ -328,7 +328,7 @@ def _merge(
 
 
 def _add_cut(graph: MergedGraph, cut: Cut, saturation_of: _SaturationOf) -> _TensorNames:
-    """Add what is looked at of a cut."""
+    """Add the tensors of a cut that are compared."""
     graph.begin(cut)
     expected = graph.readable(graph.add_float(cut)).name or ""
     actual = graph.readable(graph.add_quantized(cut)).name or ""

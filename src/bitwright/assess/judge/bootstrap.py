@@ -24,7 +24,7 @@ Floats = npt.NDArray[np.float64]
 
 CONFIDENCE = 0.9
 MIN_SAMPLES = 8
-"""Fewer samples than this say nothing about how others would do."""
+"""Fewest samples from which an interval is estimated."""
 _RESAMPLES = 2000
 _SEED = 0
 

@@ -241,7 +241,7 @@ class OutputJudge:
         ]
 
     def add(self, expected: Array, actual: Array) -> None:
-        """Add what both models gave for a sample; another shape is nothing in common."""
+        """Add the outputs of both models for a sample; another shape has nothing in common."""
         for piece, measure in self._measures:
             if expected.shape == actual.shape:
                 measure.add(piece.take(expected), piece.take(actual))
@@ -284,7 +284,7 @@ class Judge:
         expected: Mapping[str, Array],
         actual: Mapping[str, Array],
     ) -> None:
-        """Add what both models gave for a sample."""
+        """Add the outputs of both models for a sample."""
         fed = tuple(array.shape for array in sample.values())
         for name, value in expected.items():
             array = np.asarray(value)

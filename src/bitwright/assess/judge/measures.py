@@ -26,7 +26,7 @@ _MAX_AXIS = 1 << 14
 _MAX_CHANNELS = 16
 """Up to so many channels (coordinates of a box, colours) are judged one by one."""
 _MIN_NUMBERS = 8
-"""From fewer numbers the size of a channel is not known."""
+"""Fewest numbers from which the magnitude of a channel is estimated."""
 _MAX_RUNS = 8
 _RUN_RATIO = 10.0
 """Neighbours that differ by this factor in size are different things."""
