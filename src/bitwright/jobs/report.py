@@ -107,7 +107,7 @@ class Report(Summarized):
 
 
 @check_arguments
-def write_report(  # noqa: PLR0913
+def write_report(  # noqa: PLR0913 - a public verb
     float_model: Any,
     quantized_model: Any,
     output: str | Path | None = None,
@@ -201,7 +201,7 @@ def write_report(  # noqa: PLR0913
 
 
 @check_arguments
-def save_report(  # noqa: PLR0913
+def save_report(  # noqa: PLR0913 - a public verb
     result: Result | TuneResult,
     path: str | Path,
     *,

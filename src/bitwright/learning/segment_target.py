@@ -63,7 +63,7 @@ class SegmentTarget:
         self.rows = self._stack()
 
     @classmethod
-    def of(  # noqa: PLR0913
+    def of(  # noqa: PLR0913 - a segment with all that it reads and changes
         cls,
         segment: Segment,
         quantized: Rows,

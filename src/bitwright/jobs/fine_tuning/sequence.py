@@ -80,7 +80,7 @@ def fine_tune_weights(
     )
 
 
-def fine_tune(  # noqa: PLR0913
+def fine_tune(  # noqa: PLR0913 - what learns, how and where
     model: ir.Model,
     plan: QuantPlan,
     method: FineTuning,
