@@ -15,7 +15,7 @@ from types import ModuleType
 
 from bitwright.errors import RecipeError, did_you_mean
 
-__all__ = ["REPLACEMENTS", "ModuleLoader", "import_installed", "install_as"]
+__all__ = ["REPLACEMENTS", "ModuleLoader", "import_installed", "install_as", "was_imported"]
 
 REPLACEMENTS = {
     "neural_compressor": "bitwright.compat.neural_compressor",
@@ -62,6 +62,16 @@ def import_installed(name: str) -> ModuleType:
             with finder.suspended():
                 return importlib.import_module(name)
     return importlib.import_module(name)
+
+
+def was_imported(name: str) -> bool:
+    """Return whether a module of the package that is installed was imported before.
+
+    >>> was_imported("sys"), was_imported("no_such_package")
+    (True, False)
+    """
+    hidden = [f.installed for f in sys.meta_path if isinstance(f, _AliasFinder) and f.answers(name)]
+    return any(name in modules for modules in hidden or [sys.modules])
 
 
 def _install(name: str, ours: str) -> None:

@@ -114,8 +114,12 @@ def test_a_registry_that_was_changed_before_the_alias_is_the_same():
     run(
         "from onnxruntime.quantization.registry import QDQRegistry as before\n"
         "import warnings; warnings.simplefilter('ignore')\n"
+        "import bitwright.compat.onnxruntime as tool\n"
         "from bitwright.compat import install_as\n"
         "install_as('onnxruntime.quantization')\n"
+        "from bitwright.compat.onnxruntime.registries import selected_op_types\n"
+        "before.pop('CumSum')\n"
+        "assert 'CumSum' not in selected_op_types(tool.QuantFormat.QDQ, None)\n"
         "from onnxruntime.quantization.registry import QDQRegistry as after\n"
         "assert before is after\n"
     )

@@ -12,6 +12,8 @@ __all__ = ["CalibrationDataReader", "read_in_strides"]
 class CalibrationDataReader(metaclass=abc.ABCMeta):
     """Gives one dict of inputs after another, then None.
 
+    The peer's has a length that raises, so that `list(reader)` fails.
+
     >>> import numpy as np
     >>> class Reader(CalibrationDataReader):
     ...     def __init__(self): self.left = 2

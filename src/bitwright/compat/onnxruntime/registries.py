@@ -8,7 +8,6 @@ any other class is run by the peer's own quantizers.
 from __future__ import annotations
 
 import importlib.util
-import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import onnx
 
+from bitwright.compat.aliases import was_imported
 from bitwright.compat.onnxruntime.enums import QuantFormat
 from bitwright.compat.onnxruntime.peer import PEER, peer
 
@@ -54,7 +54,7 @@ def selected_op_types(
     (['Conv'], None)
     """
     asked = [*op_types] if op_types else None
-    if not _is_loaded():
+    if not was_imported(f"{PEER}.registry"):  # nor changed by anybody
         return asked
     now, before = (_keys(module, written) for module in (peer("registry"), _as_installed()))
     chosen = asked if asked is not None else (sorted(now) if now != before else None)
@@ -79,7 +79,7 @@ def foreign_op_types(
     >>> foreign_op_types(bitwright.load_demo().model_path, QuantFormat.QDQ, None)
     set()
     """
-    if not _is_loaded():
+    if not was_imported(f"{PEER}.registry"):  # nor changed by anybody
         return set()
     name, generic = _CLASSES[written]
     now, before = (getattr(module, name) for module in (peer("registry"), _as_installed()))
@@ -96,11 +96,6 @@ def foreign_op_types(
     if not isinstance(model, onnx.ModelProto):
         model = onnx.load(str(model), load_external_data=False)
     return changed & {node.op_type for node in model.graph.node}
-
-
-def _is_loaded() -> bool:
-    """Whether anybody can have changed a registry."""
-    return f"{PEER}.registry" in sys.modules or f"{__package__}.registry" in sys.modules
 
 
 def _keys(registry: Any, written: QuantFormat | None) -> set[str]:
