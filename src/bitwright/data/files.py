@@ -49,7 +49,7 @@ class FileSamples:
     description: str
     count: int | None
     at: Callable[[int], _NamedSample] | None = None
-    """Gives a sample by its number, where that needs no other one to be read."""
+    """Random access by the number of a sample, where that reads no other one."""
 
 
 # Suffix of a file -> the kind of data in it; all files of a folder are of one kind.
@@ -479,7 +479,7 @@ ARRAY_READERS: dict[str, Callable[[Path, Sequence[str] | None], dict[str, Array]
 
 
 def _unreadable(path: Path, error: Exception, magic: bytes) -> DataError:
-    """Tell apart what np.load calls by one name: pickled, cut off, or something else."""
+    """Return why np.load failed: pickled data, a truncated file, or something else."""
     if isinstance(error, PermissionError):
         return DataError(f"{str(path)!r} may not be read; check its permissions.")
     try:

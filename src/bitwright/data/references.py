@@ -103,11 +103,11 @@ def refer_to(
 
 
 def read_sample(sample: Sample | SampleReference) -> Sample:
-    """Return a sample that is here, or that is referred to."""
+    """Return a sample, read from storage where it is a reference."""
     return sample.read() if isinstance(sample, SampleReference) else sample
 
 
 def read_samples(samples: Iterable[Any]) -> Iterator[Sample]:
-    """Yield samples; those that are only referred to are read now."""
+    """Yield samples; references are read now."""
     for sample in samples:
         yield read_sample(sample)

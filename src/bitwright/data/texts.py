@@ -219,7 +219,7 @@ def _fixed_length(specs: Sequence[InputSpec]) -> int | None:
 
 
 class _Heads(NamedTuple):
-    """How many heads a cache holds, and of what size; None where nothing says it."""
+    """Number and size of the heads of a cache; None where unknown."""
 
     number: int | None = None
     size: int | None = None
@@ -273,7 +273,7 @@ class _Window(NamedTuple):
 
     @property
     def past(self) -> int:
-        """Slots of the cache, all of them empty, which the user asked for."""
+        """Length of the empty cache that the user asked for."""
         sizes = (n for name, n in self.symbols.items() if re.fullmatch("past(_[a-z]*)*", name))
         return next(sizes, 0)
 
@@ -312,7 +312,7 @@ def _make_zeros(window: _Window, spec: InputSpec) -> Array:
 
 
 def _make_number(value: Callable[[_Window], int]) -> Maker:
-    """Return what fills a whole input, of one element or one for each batch, with a number."""
+    """Return an array of one number, for an input of one element or of one per batch."""
 
     def make(window: _Window, spec: InputSpec) -> Array:
         sizes = (d if isinstance(d, int) else window.batch for d in spec.shape or ())
@@ -322,7 +322,7 @@ def _make_number(value: Callable[[_Window], int]) -> Maker:
 
 
 def _make_cache(window: _Window, spec: InputSpec) -> Array:
-    """Return a cache that holds nothing yet: its open length is 0, its fixed one is masked."""
+    """Return an empty cache: of length 0 where that is open, else masked."""
     if spec.shape is None:
         raise DataError(f"the shape of the cache {spec} is not known; give it as {_SHAPES}.")
     return np.zeros(
@@ -397,7 +397,7 @@ def _maker(spec: InputSpec) -> Maker:
 
 
 def is_cache(name: str) -> bool:
-    """Whether an input of this name holds what a decoder keeps of the tokens before.
+    """Whether an input of this name is a cache of earlier tokens.
 
     >>> is_cache("past_key_values.0.key"), is_cache("input_ids")
     (True, False)
@@ -413,7 +413,7 @@ def fill_token_inputs(
     shapes: Shapes | None = None,
     config: Path | None = None,
 ) -> Sample:
-    """Return what a model reads for tokens, [batch, length], behind `done` others.
+    """Return the inputs of a model for tokens [batch, length] that follow `done` others.
 
     The cache is empty before the first, and not part of it afterwards: then it is what the model
     made. `config` is a configuration that says of which size its heads are.

@@ -31,7 +31,7 @@ F64 = npt.NDArray[np.float64]
 
 
 _MARGIN = 0.1
-"""How much of its range a channel may go below what was observed until a rectifier cuts it off."""
+"""Margin below the observed minimum of a channel, as a share of its range."""
 
 
 class Channels(Protocol):
@@ -98,7 +98,7 @@ def absorption_for(
 
 
 def find_absorption(point: AbsorptionPoint, absorbed: F64) -> Shift | None:
-    """Return what changes where so much of each channel moves from the first bias to the second.
+    """Return the edits that move an amount of each channel from the first bias to the second.
 
     None where that cannot be: where there are not as many channels, or no place for a bias.
     """

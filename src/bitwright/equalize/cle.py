@@ -108,7 +108,7 @@ class _Sized:
     inputs: F64
     """Factor of each input, (group, input)."""
     bias_divisor: float | None = None
-    """Chosen at the first sweep: choosing it anew each time could keep them from settling."""
+    """Chosen at the first sweep: choosing it anew each time could prevent convergence."""
 
     @classmethod
     def of(cls, layer: Layer, *, sums: bool) -> _Sized:

@@ -41,7 +41,7 @@ class Shift:
     biases: dict[_Place, F64] = field(default_factory=dict)
     """What is added to constants; a bias that is left out counts as zeros."""
     sums: list[tuple[ir.Node, F64]] = field(default_factory=list)
-    """Products without a bias, and what an Add behind each puts on top."""
+    """Products without a bias, and the constant of a new Add behind each."""
 
     def apply(self, names: NameScope) -> list[str]:
         """Change the graph, and return the names of the nodes that were added."""
@@ -56,7 +56,7 @@ class Shift:
         return place is not None
 
     def read_by(self, node: ir.Node, shifts: F64) -> bool:
-        """Let a product of the shifted tensor give what that of the tensor itself did.
+        """Correct a product for the shift of the tensor that it reads.
 
         Return whether it can: a Conv that pads with zeros would need other numbers at its border.
         """
@@ -135,7 +135,7 @@ def _takes_channels(place: _Place, channels: int) -> bool:
 
 
 def _linear_of(node: ir.Node) -> LinearNode | None:
-    """Return a product that gives each output a constant more where each input has one more."""
+    """Return the product whose outputs change by a constant when its inputs do."""
     if node.domain:
         return None
     if node.op_type == "Conv":
@@ -150,7 +150,7 @@ def _linear_of(node: ir.Node) -> LinearNode | None:
 
 
 def _sum_at(place: _Place, more: F64) -> Array:
-    """Return the constant at an input with so much added to each channel."""
+    """Return the constant at an input with an amount added to each channel."""
     old = float_constant_of(input_at(*place))
     if old is not None:
         return np.asarray(old.astype(np.float64) + more).astype(old.dtype)

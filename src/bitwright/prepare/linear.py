@@ -120,7 +120,7 @@ def spread(constant: Array, channels: int, rank: int, axis: int) -> Array | None
 def absorb_after(
     linear: Linear, replaced: ir.Node, factor: Array, shift: Array, names: NameScope
 ) -> bool:
-    """Let a linear node compute f y + s itself, in place of the node behind it that did.
+    """Fold f y + s, which the node behind computes, into a linear node.
 
     Factor and shift hold one number for each output channel. The linear node, or the addition
     behind a MatMul, writes the tensor that the replaced node wrote. Return whether it could.
@@ -148,7 +148,7 @@ def absorb_after(
 
 
 def absorb_before(linear: Linear, factor: Array, shift: Array, names: NameScope) -> bool:
-    """Let a linear node compute f x + s from x itself, and return whether it could.
+    """Fold f x + s, which the node before computes, into a linear node; return whether it could.
 
     Factor and shift hold one number for each input channel. What it reads is left to the caller.
     """

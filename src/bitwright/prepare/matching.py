@@ -201,7 +201,7 @@ _RANK_OF_FIRST = op_types(
 
 
 def private_producer(value: ir.Value | None, reader: ir.Node) -> ir.Node | None:
-    """Return the standard node in the same graph that writes a value for this one reader."""
+    """Return the standard node of the same graph that writes a value which only this node reads."""
     if value is None or not is_private(value):
         return None
     node = value.producer()
@@ -211,7 +211,7 @@ def private_producer(value: ir.Value | None, reader: ir.Node) -> ir.Node | None:
 
 
 def private_reader(value: ir.Value) -> ir.Node | None:
-    """Return the standard node in the same graph that alone reads what a node writes."""
+    """Return the only reader of a value, where it is a standard node of the same graph."""
     producer = value.producer()
     if producer is None or not is_private(value):
         return None

@@ -169,7 +169,7 @@ class _PairRemover:
         self._replace_reads(pair.result, self._made[key], parameters)
 
     def _store(self, pair: Pair, floats: Array) -> ir.Value:
-        """Return an initializer of these values, by the old one's name where it is to be had."""
+        """Return an initializer of these values, under the old one's name where that is free."""
         old = pair.source
         label = (old.name or "weight").removesuffix("_quantized")
         graph = old.graph
@@ -195,7 +195,7 @@ class _PairRemover:
         drop_if_unused(new)
 
     def _move_constant(self, node: ir.Node, parameters: Parameters) -> bool:
-        """Compute an op that moves a constant's values about, and carry the scale along."""
+        """Fold an op that moves the values of a constant, and move its scale with them."""
         source, result = node.inputs[0], node.outputs[0]
         if result.is_graph_output() or not all(v is None or is_constant(v) for v in node.inputs):
             return False
@@ -243,7 +243,7 @@ class _PairRemover:
     # Activations --------------------------------------------------------------------------
 
     def _remove_activation_pair(self, pair: Pair) -> None:
-        """Let everybody behind the pair read what is before it, and remember the scale."""
+        """Remove the pair of an activation: its readers read the source, and the scale is kept."""
         assert pair.quantizer is not None
         parameters = _with_axis(pair.parameters, pair.source)
         source = pair.source

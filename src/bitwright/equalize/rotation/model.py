@@ -81,7 +81,7 @@ class _Streams(NamedTuple):
     copied: int
     """Bytes of tables that a product had shared."""
     why_not: str
-    """What is in the way of the stream of the largest table, if it is not rotated."""
+    """Why the stream of the largest table is not rotated, if it is not."""
 
     def notes(self) -> list[str]:
         if not self.kinds:
@@ -97,7 +97,7 @@ class _Streams(NamedTuple):
 
 
 def _rotate_streams(model: ir.Model, seed: int, names: NameScope) -> _Streams:
-    """Rotate each residual stream that nothing is in the way of."""
+    """Rotate each residual stream that can be rotated."""
     rotated: set[ir.Value] = set()
     done: list[Orthogonal] = []
     reasons: dict[int, str] = {}
@@ -184,7 +184,7 @@ def _fold_gains(folds: Sequence[Fold], names: NameScope) -> None:
 
 
 def _shifts(fold: Fold) -> Iterator[Shift]:
-    """Yield what gives the products behind a norm the biases that its offsets amount to."""
+    """Yield the bias edits by which the products behind a norm absorb its offsets."""
     offsets = _offsets(fold)
     if offsets is None or not offsets.any():
         return
@@ -212,7 +212,7 @@ class _Attentions(NamedTuple):
     number: int
     cached: bool
     why_not: str
-    """What is in the way of the last one that was not."""
+    """Why the last one that was not rotated is not."""
     others: int = 0
 
     def notes(self) -> list[str]:

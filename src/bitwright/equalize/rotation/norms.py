@@ -69,7 +69,7 @@ def _normalize(
 def fold_gains(
     tracing: Tracing, node: ir.Node, gains: int, offsets: int | None, span: Span
 ) -> None:
-    """Let the products behind a node take over what it multiplies each channel with."""
+    """Fold the gains of a node into the products behind it."""
     result = node.outputs[0]
     if span != tracing.whole(result):
         raise Refused(f"{describe(node)} scales a tensor of which a part is rotated")

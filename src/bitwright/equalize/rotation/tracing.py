@@ -53,7 +53,7 @@ class Tracing:
     todo: list[ir.Value] = field(default_factory=list)
 
     def visit(self, value: ir.Value, span: Span) -> None:
-        """Let a tensor be rotated."""
+        """Add a tensor to the rotated ones."""
         if value in self.spans:
             if self.spans[value] != span:
                 raise Refused(f"the parts of {value.name!r} are read in different ways")
@@ -72,7 +72,7 @@ class Tracing:
         return Span(0, width)
 
     def link_input(self, node: ir.Node, index: int, span: Span) -> None:
-        """Let what a node reads be rotated: a constant, or what others compute."""
+        """Rotate an input of a node: a constant, or a computed tensor."""
         value = input_at(node, index)
         if value is None:
             raise Refused(f"{describe(node)} has no input {index}")
@@ -82,7 +82,7 @@ class Tracing:
             self.visit(value, span)
 
     def link_summand(self, node: ir.Node, index: int, span: Span) -> None:
-        """Let what a node adds to a rotated result be rotated."""
+        """Rotate the other summand of a rotated sum."""
         value, result = node.inputs[index], node.outputs[0]
         width = width_of(value)
         if width is not None and width == width_of(result):
@@ -93,7 +93,7 @@ class Tracing:
             raise Refused(f"{describe(node)} adds a tensor of another width")
 
     def note_cache(self, past: ir.Value | None, present: ir.Value) -> None:
-        """Note that the model hands out what it took in, and more."""
+        """Note a cache: an output of the model that extends one of its inputs."""
         if past is not None and past.is_graph_input() and present.is_graph_output():
             self.caches |= {past, present}
 
