@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
-from support.models import make_cnn, make_samples
+from support.models import info, make_cnn, make_samples
 
 import bitwright
 from bitwright import load_recipe
@@ -41,6 +41,16 @@ def test_learned_constants_are_rounded_in_place_of_the_models_own(decided):
     rounded = float_model_to_round(decided.prepared, Planned(decided.plan, {name: learned}))
     assert not rounded.graph.initializers[name].const_value.numpy().any()
     assert decided.prepared.model.graph.initializers[name].const_value.numpy().any()
+
+
+def test_inputs_with_a_default_are_inputs_of_what_is_written():
+    model = make_cnn()
+    weight = model.graph.initializer[0]
+    model.graph.input.append(info(weight.name, list(weight.dims)))
+    recipe = {"base": "int8", "keep_defaults": True}
+    result = bitwright.quantize(model, data=make_samples(make_cnn(), 4), recipe=recipe)
+    names = [value.name for value in result.model.graph.inputs]
+    assert names == [value.name for value in model.graph.input]
 
 
 def test_without_samples_the_result_is_run_but_not_measured(decided):
