@@ -31,12 +31,7 @@ def apply_command(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan from 'bitwright plan'.")],
     model: opt.Model,
     *,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="OUT", help="Where to write the result; - for a pipe."
-        ),
-    ],
+    output: opt.Output,
     weights: opt.Weights = None,
     samples: _FileOptions,
     external_data: opt.ExternalData = None,

@@ -29,6 +29,7 @@ __all__ = [
     "MeasuringOptions",
     "Model",
     "ModelOrFolder",
+    "Output",
     "PlanPath",
     "Provider",
     "Qat",
@@ -64,6 +65,10 @@ Weights = Annotated[
 FloatModel = Annotated[Path, typer.Argument(metavar="FLOAT", help="The float model.")]
 QuantizedModel = Annotated[
     Path, typer.Argument(metavar="QUANT", help="The quantized model, whoever made it.")
+]
+Output = Annotated[
+    Path,
+    typer.Option("--output", "-o", metavar="OUT", help="Where to write the result; - for a pipe."),
 ]
 PlanPath = Annotated[
     Path | None,

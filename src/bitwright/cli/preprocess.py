@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,12 +18,7 @@ __all__ = ["preprocess_command"]
 class PreprocessOptions:
     """What is to be cleaned up, and where the result goes."""
 
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="OUT", help="Where to write the result; - for a pipe."
-        ),
-    ]
+    output: opt.Output
     weights: opt.Weights = None
     optimize: Annotated[
         bool, typer.Option(help="Fold constants, batch norms and scales, drop what does nothing.")

@@ -27,12 +27,7 @@ _GO_WITH_QAT = {"format", "exclude", "op_types"}
 class QuantizeOptions:
     """How a model is to be quantized, by which data, and where the result goes."""
 
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="OUT", help="Where to write the result; - for a pipe."
-        ),
-    ]
+    output: opt.Output
     weights: opt.Weights = None
     samples: opt.SampleOptions
     holdout: Annotated[

@@ -33,12 +33,7 @@ class RetargetOptions:
         str,
         typer.Option("--to", metavar="NAME", help="The target.", autocompletion=complete_target),
     ]
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="OUT", help="Where to write the result; - for a pipe."
-        ),
-    ]
+    output: opt.Output
     form: Annotated[
         _Format | None,
         typer.Option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -45,7 +45,7 @@ class TuneOptions:
         typer.Option("--output", "-o", metavar="OUT", help="Where to write the best model so far."),
     ]
     samples: opt.DataOptions
-    evaluation: Annotated[
+    eval_data: Annotated[
         Path | None,
         typer.Option(
             "--eval",
@@ -65,26 +65,31 @@ class TuneOptions:
     eval_limit: Annotated[
         int | None, typer.Option(metavar="N", help="Use at most N samples of --eval.")
     ] = None
-    metric: Annotated[
+    evaluate: Annotated[
         str | None,
         typer.Option(
+            "--metric",
             metavar="NAME",
             help="top1, top5, agreement, cosine, closeness, likelihood, or score.py:function, a "
             "function score(outputs, sample) of yours. By default top1 with labels, else agreement "
             "with float.",
         ),
     ] = None
-    metric_of: Annotated[
+    evaluate_on: Annotated[
         _Scope,
-        typer.Option(help="What your function scores: a sample, or all of the set at once."),
+        typer.Option(
+            "--metric-of", help="What your function scores: a sample, or all of the set at once."
+        ),
     ] = _Scope.sample
     lower_is_better: Annotated[
         bool, typer.Option("--lower-is-better", help="Your function measures an error.")
     ] = False
-    drop: Annotated[
+    max_drop: Annotated[
         str,
         typer.Option(
-            metavar="DROP", help="How far the metric may fall: 0.5%, or in its own units 0.005."
+            "--drop",
+            metavar="DROP",
+            help="How far the metric may fall: 0.5%, or in its own units 0.005.",
         ),
     ] = "1%"
     relative: Annotated[
@@ -141,30 +146,20 @@ class TuneOptions:
             from bitwright.data import paths_of
             from bitwright.graph import check_destination
 
-            files = [*paths_of(self.samples.source()), self.evaluation, self.labels, self.output]
+            files = [*paths_of(self.samples.source()), self.eval_data, self.labels, self.output]
             check_destination(self.report, source=model, others=files)
 
     def arguments(self, model: Path) -> dict[str, Any]:
-        """Return the arguments of `bitwright.tune` that the options stand for."""
+        """Return the arguments of `bitwright.tune`, whose names most options have."""
+        own = ("samples", "recipe", "report", "run")
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
-            "output": self.output,
-            "eval_data": self.evaluation,
-            "labels": self.labels,
-            "eval_limit": self.eval_limit,
-            "evaluate": self.metric,
-            "evaluate_on": self.metric_of.value,
-            "lower_is_better": self.lower_is_better,
-            "max_drop": self.drop,
-            "relative": self.relative,
+            **{name: value for name, value in given.items() if name not in own},
+            "evaluate_on": self.evaluate_on.value,
             "purpose": self.purpose.value,
             "max_size": None if self.max_size is None else opt.read_size(self.max_size),
-            "keep_quantized": self.keep_quantized,
-            "time": self.time,
-            "work": self.work,
             "recipe": self.recipe.load(model),
             "target": self.recipe.target,
-            "effort": self.effort,
-            "external_data": self.external_data,
             **self.samples.arguments(),
             **self.run.arguments(),
         }
