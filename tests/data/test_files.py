@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from bitwright.data import open_data
-from bitwright.data.files import load_arrays
+from bitwright.data.array_files import load_arrays
 from bitwright.data.specs import InputSpec
 from bitwright.errors import DataError
 

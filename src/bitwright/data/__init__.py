@@ -15,7 +15,8 @@ from bitwright.data.sources import (
     to_channels_last,
 )
 from bitwright.data.specs import InputSpec, Sample, session_inputs
-from bitwright.data.texts import TextData, fill_token_inputs, is_cache
+from bitwright.data.texts import TextData
+from bitwright.data.token_inputs import fill_token_inputs, is_cache
 
 __all__ = [
     "PREPROCESS_PRESETS",

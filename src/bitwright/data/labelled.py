@@ -12,7 +12,8 @@ from typing import Any, overload
 
 import numpy as np
 
-from bitwright.data.files import class_of_images, is_array_file, list_files, load_arrays
+from bitwright.data.array_files import load_arrays
+from bitwright.data.files import class_of_images, is_array_file, list_files
 from bitwright.data.images import ImagePreprocess, Transform, is_image
 from bitwright.data.items import name_item
 from bitwright.data.requests import open_data, paths_of
