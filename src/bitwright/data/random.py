@@ -93,6 +93,11 @@ def random_samples(
 
 def _check_ranges(specs: Sequence[InputSpec], ranges: Mapping[str, tuple[float, float]]) -> None:
     """Refuse inputs that random values cannot feed, and ranges that fit none or hold nothing."""
+    for spec in specs:
+        if spec.dtype.kind == "O":
+            raise DataError(
+                f"input {spec.name!r} takes strings, which cannot be made up; give real data."
+            )
     by_name = {spec.name: spec for spec in specs}
     for name, (low, high) in ranges.items():
         if name not in by_name:
