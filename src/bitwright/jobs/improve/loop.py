@@ -2,6 +2,13 @@
 
     trail = improve(start, proposals, make, accept, budget)
 
+    trail begins with make(start)
+    for each proposal, for each attempt that it yields:
+        if the budget is spent: stop
+        after = make(the attempt's change)
+        it is the best of the trail from now on, if accept(before, after)
+        the proposal hears the trail
+
 A proposal is a generator. It yields one attempt after the other, and each `yield` gives it the
 trail with what became of it: what was learnt so far decides what is worth trying next. `make` turns
 what an attempt names into a candidate, which has its scores on samples that it was not made from;
