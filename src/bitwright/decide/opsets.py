@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from bitwright.decide.ops.conventions import conventions_of
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import INT16, QType
 from bitwright.recipe import Recipe
@@ -55,7 +56,7 @@ def needed_opset(model: ir.Model, recipe: Recipe) -> int:
                 f"ONNX has no QuantizeLinear to {qtype}; use one of int8, uint8, int16, uint16, "
                 "int4, uint4, or the format extended, which has every type."
             )
-        if not (recipe.emulate.contrib_ops and qtype.bits in _contrib_bits(recipe)):
+        if not (recipe.emulate.contrib_ops and qtype.bits in conventions_of(recipe).contrib_bits):
             needed.append(qtype.min_opset)
     if recipe.block_size or any(o.block_size for o in overrides):
         needed.append(_BLOCKS)
@@ -66,9 +67,9 @@ def needed_opset(model: ir.Model, recipe: Recipe) -> int:
 
 def _least_opset(own: int, recipe: Recipe) -> int:
     """Return the opset that a model is raised to whatever its types are."""
-    if recipe.emulate.conventions == "bitwright":
+    if not conventions_of(recipe).keeps_opset:
         return _PREFERRED
-    # ONNX Runtime's tool leaves what can be written at all; there, channels below 13 do not load.
+    # What can be written at all is left; channels below 13 do not load there.
     if recipe.mode == "dynamic":
         return _DYNAMIC
     overrides = recipe.overrides.values()
@@ -76,14 +77,6 @@ def _least_opset(own: int, recipe: Recipe) -> int:
     if channels and recipe.output_format.standard_pairs:
         return _PREFERRED
     return _PAIRS if own >= _PAIRS else _FUSED
-
-
-def _contrib_bits(recipe: Recipe) -> tuple[int, ...]:
-    """Return the widths that contrib ops take below their standard opset.
-
-    They take both at any opset, but ONNX Runtime's tool raises it for 16 bits all the same.
-    """
-    return (4,) if recipe.emulate.conventions == "onnxruntime" else (4, 16)
 
 
 def _takes_any_opset(qtype: QType, recipe: Recipe) -> bool:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from bitwright.decide.limits import check_limits
 from bitwright.decide.ops import RULES, Skip
+from bitwright.decide.ops.conventions import conventions_of
 from bitwright.errors import PlanError, did_you_mean
 from bitwright.graph import iter_values
 from bitwright.graph.constants import constant_of
@@ -150,7 +151,7 @@ def may_absorb(node: ir.Node, plan: QuantPlan, key: str) -> bool:
     By ONNX Runtime's it always may. But where the quantizer lets more than a step pass, as one of
     a symmetric range behind a Relu does, the model would compute something else.
     """
-    if plan.recipe.emulate.conventions == "bitwright":
+    if not conventions_of(plan.recipe).absorbs_any_clip:
         return clips_exactly(node, plan, key)
     rule, parameters = RULES.get(node.op_type), plan.parameters(key)
     bounds = rule.bounds(node) if rule is not None and rule.bounds is not None else Skip("")

@@ -109,3 +109,15 @@ def test_a_weight_is_left_where_the_runtime_adds_the_bias_in_float_or_its_scale_
     op, fields
 ):
     assert not widened(op, **{"select": {"op_types": ["Gemm", "MatMul"]}, **fields})
+
+
+def test_layers_without_a_bias_before_one_do_not_end_the_search():
+    nodes = [
+        node("Gemm", ["x", "first"], ["h"], name="plain"),
+        node("Gemm", ["h", "w", "b"], ["y"], name="op"),
+    ]
+    constants = {"first": weight(8, 8), "w": weight(8, 4) * 1e-6, "b": np.full(4, 100, np.float32)}
+    model = build(nodes, {"x": [1, 8]}, {"y": [1, 4]}, constants, opset=21, ir_version=10)
+    recipe = bitwright.Recipe(quantize_bias=False)
+    plan = bitwright.make_plan(model, data=make_samples(model), recipe=recipe, progress=False)
+    assert "widened for the bias" in plan.tensors["w"].method

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import OpRule, Skip
+from bitwright.decide.ops.conventions import conventions_of
 from bitwright.decide.ops.product_sizes import is_first, why_too_small
 from bitwright.graph.constants import constant_of, input_at, is_constant
 from bitwright.recipe import Recipe
@@ -38,7 +39,16 @@ class Candidate:
 
 def refuse(candidate: Candidate) -> Skip | None:
     """Return the first reason to leave a node float, or None."""
-    return next((skip for reason in _REASONS if (skip := reason(candidate)) is not None), None)
+    conventions = conventions_of(candidate.recipe)
+    for reason in _REASONS:
+        if reason in _KEEP_PRECISE and not conventions.keeps_precise_nodes:
+            continue
+        if reason in _OF_OTHER_TOOLS and not conventions.keeps_symmetric_clips:
+            continue
+        skip = reason(candidate)
+        if skip is not None:
+            return skip
+    return None
 
 
 def _opset_is_too_old(c: Candidate) -> Skip | None:
@@ -79,8 +89,6 @@ def _keeps_float16(c: Candidate) -> Skip | None:
     kinds = ("fused", "written") if c.recipe.output_format.integer_ops else ("fused",)
     if c.recipe.float16 != "keep" or c.rule.float32_scales not in kinds:
         return None
-    if c.recipe.emulate.conventions == "onnxruntime":
-        return None  # as there; whoever asks for it leaves out what the runtime refuses
     if all(value.dtype != ir.DataType.FLOAT16 for value in c.node.outputs):
         return None
     return Skip(f"the integer {c.node.op_type} takes float32 scales only, and float16 is kept")
@@ -118,7 +126,7 @@ def _reads_only_constants(c: Candidate) -> Skip | None:
 
 
 def _would_divide_by_zero(c: Candidate) -> Skip | None:
-    if c.node.op_type != "Div" or c.recipe.emulate.conventions == "onnxruntime":
+    if c.node.op_type != "Div":
         return None
     divisor = constant_of(c.node.inputs[1])
     if divisor is None:
@@ -132,7 +140,7 @@ def _would_divide_by_zero(c: Candidate) -> Skip | None:
 
 
 def _keeps_values_above_zero(c: Candidate) -> Skip | None:
-    if c.rule.bounds is None or c.recipe.emulate.conventions == "onnxruntime":
+    if c.rule.bounds is None:
         return None
     bounds = c.rule.bounds(c.node)
     if isinstance(bounds, Skip) or not 0 < bounds[0] * 2.0**c.recipe.activation.bits < bounds[1]:
@@ -143,7 +151,7 @@ def _keeps_values_above_zero(c: Candidate) -> Skip | None:
 
 def _is_always_one(c: Candidate) -> Skip | None:
     # QLinearSoftmax of uint8 gives 0 for it.
-    if c.node.op_type != "Softmax" or c.recipe.emulate.conventions == "onnxruntime":
+    if c.node.op_type != "Softmax":
         return None
     shape = c.node.outputs[0].shape
     if shape is None:
@@ -186,7 +194,7 @@ def _stands_between_floats(c: Candidate) -> Skip | None:
 
 
 def _clips_symmetric_integers(c: Candidate) -> Skip | None:
-    if c.recipe.emulate.conventions != "onnxruntime" or not c.recipe.output_format.integer_ops:
+    if not c.recipe.output_format.integer_ops:
         return None
     if c.rule.bounds is not None and c.recipe.activation_symmetric:
         return Skip("by ONNX Runtime's rules it stays float where activations are symmetric")
@@ -194,8 +202,7 @@ def _clips_symmetric_integers(c: Candidate) -> Skip | None:
 
 
 def _pools_float8(c: Candidate) -> Skip | None:
-    by_others = c.recipe.emulate.conventions == "onnxruntime"
-    if by_others and c.node.op_type == "MaxPool" and not c.recipe.activation.is_integer:
+    if c.node.op_type == "MaxPool" and not c.recipe.activation.is_integer:
         return Skip(f"there is no MaxPool of {c.recipe.activation}")
     return None
 
@@ -257,3 +264,10 @@ _REASONS: tuple[Callable[[Candidate], Skip | None], ...] = (
     _multiplies_two_activations,
     _is_too_small,
 )
+_KEEP_PRECISE = {
+    _keeps_float16,
+    _would_divide_by_zero,
+    _keeps_values_above_zero,
+    _is_always_one,
+}
+_OF_OTHER_TOOLS = {_clips_symmetric_integers, _pools_float8}

@@ -26,7 +26,7 @@ from bitwright.decide.matmul_bias import (
     stores_added_biases,
 )
 from bitwright.decide.ops import CONVOLUTIONS, RULES, OpRule, Skip
-from bitwright.decide.ops.conventions import rule_for
+from bitwright.decide.ops.conventions import conventions_of, rule_for
 from bitwright.decide.ops.residuals import find_skip_input
 from bitwright.graph.constants import is_constant
 from bitwright.numerics.types import QType
@@ -84,7 +84,7 @@ class _Builder:
         types: TypeMap | None = None,
     ) -> None:
         self._model = model
-        self._recipe = recipe
+        self._recipe, self._conventions = recipe, conventions_of(recipe)
         self._keep_float = keep_float
         self._unread = unread
         self._opset = model.opset_imports.get("", 1)
@@ -127,7 +127,7 @@ class _Builder:
             self._layout.nodes[name] = plan
         self._read_through(float_by_name)
         choose_shared_exponent_axes(self._layout, self._nodes)
-        if self._recipe.emulate.conventions == "onnxruntime":
+        if self._conventions.clips_give_ranges:
             self._take_ranges_of_clips()
         if not self._recipe.place.isolated:
             mark_results(self._layout, self._nodes)
@@ -294,7 +294,7 @@ class _Builder:
             return False
         if self._recipe.output_format.integer_ops and entry.same_as is not None:
             return False  # the integers that it would pass on are not clipped
-        if self._recipe.emulate.conventions == "onnxruntime":
+        if self._conventions.absorbs_any_clip:
             result = self._marks.override_of(node.outputs[0])
             converts = any(one and one.convert for one in (entry.override, result))
             kept = self._recipe.emulate.keep_activations
@@ -410,15 +410,15 @@ class _Builder:
             plan = self._layout.nodes[name]
             if plan.action != "float" or name in float_by_name:
                 continue
-            emulate = self._recipe.emulate
-            if emulate.dedicated_pairs and emulate.conventions == "bitwright":
+            dedicated = self._recipe.emulate.dedicated_pairs
+            if dedicated and not self._conventions.float_nodes_read_dedicated_pairs:
                 continue
             inputs = tuple(
                 self._marks.key_for(v, name)
                 if v is not None
                 and v in self._marks.marked
                 and self._is_read_through(v)
-                and not (emulate.dedicated_pairs and self._has_several_chosen_readers(v))
+                and not (dedicated and self._has_several_chosen_readers(v))
                 else None
                 for v in node.inputs
             )

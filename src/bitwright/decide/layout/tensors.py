@@ -10,6 +10,7 @@ from bitwright.decide.checks import has_channelwise_activations
 from bitwright.decide.layout.entries import Entry, Layout
 from bitwright.decide.layout.node_overrides import TypeMap
 from bitwright.decide.ops import OpRule
+from bitwright.decide.ops.conventions import conventions_of
 from bitwright.errors import RecipeError
 from bitwright.graph import iter_values
 from bitwright.graph.constants import constant_of, is_constant
@@ -172,9 +173,9 @@ class TensorMarks:
         if source is None or weight is None or has_channelwise_activations(self._recipe):
             return None
         stored = self._layout.entries[weight].qtype
-        if not stored.is_integer and self._recipe.emulate.conventions == "onnxruntime":
-            return None
-        if not stored.is_integer:  # there is no grid to add up on: it is one more weight
+        if not stored.is_integer:  # there is no grid to add up on
+            if conventions_of(self._recipe).float_biases_of_float_weights:
+                return None
             return self._mark_constant(node, value, stored, None, 0)
         if self._layout.entries[source].qtype.bits + stored.bits > 32:
             # At (input scale x weight scale) 32 bits would hold nothing of it.
@@ -221,7 +222,7 @@ def _weight_axis(
         return None, 0
     blocks = recipe.block_size if blocks is None else blocks
     if blocks and array.ndim == 2 and rule.linear == "matrix":
-        if recipe.emulate.conventions == "onnxruntime":
+        if conventions_of(recipe).blocks_along_outputs:
             return (own or 0) if recipe.per_channel else 0, blocks
         return 1 if own is None else 1 - own, blocks
     if node.op_type in recipe.place.per_tensor_ops:

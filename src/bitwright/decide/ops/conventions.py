@@ -1,14 +1,15 @@
-"""Operators that other tools quantize by other rules than ours, as changed rows."""
+"""What other tools decide by other rules than ours: named facts, and changed rows of operators."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bitwright.decide.ops import RULES, OpRule, rule_of
 from bitwright.recipe import Recipe
 
-__all__ = ["rule_for"]
+__all__ = ["Conventions", "conventions_of", "rule_for"]
 
 _PAIRS: dict[str, dict[str, Any]] = {
     "ArgMax": {"needs_quantized_input": False},
@@ -47,6 +48,61 @@ _ONNXRUNTIME = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conventions:
+    """What tools decide differently where all of it can be right; the defaults are ours."""
+
+    rows: Mapping[bool, Mapping[str, OpRule]] = field(default_factory=lambda: {False: {}, True: {}})
+    """Operators with facts of their own, for pairs (False) and for integer operators (True)."""
+    keeps_opset: bool = False
+    """A model keeps the opset that it has, where its types and scales can be written there."""
+    contrib_bits: tuple[int, ...] = (4, 16)
+    """Widths of integers that contrib operators take below the opset of standard ones."""
+    float_biases_of_float_weights: bool = False
+    """The bias of a float8 layer stays float; else it is one more weight."""
+    blocks_along_outputs: bool = False
+    """Blocks of `per_channel` weights lie along the axis of channels; else along what is summed."""
+    clips_give_ranges: bool = False
+    """What a Relu or Clip alone reads takes the range of its result, also where the clip stays."""
+    absorbs_any_clip: bool = False
+    """A Relu or Clip goes behind any operator, unless activations are symmetric; else where the
+    quantizer does exactly its work."""
+    float_nodes_read_dedicated_pairs: bool = False
+    """With a pair for each reader, a float node that reads alone reads through one, too."""
+    keeps_precise_nodes: bool = True
+    """Nodes stay float of which integers would leave nothing right, or which no kernel takes."""
+    keeps_symmetric_clips: bool = False
+    """A Relu or Clip of symmetric activations stays float in the format qoperator, and a MaxPool of
+    float8 everywhere."""
+
+
+_CONVENTIONS = {
+    "bitwright": Conventions(),
+    "onnxruntime": Conventions(
+        rows=_ONNXRUNTIME,
+        keeps_opset=True,
+        # They take 16 as well, but that tool raises the opset for them all the same.
+        contrib_bits=(4,),
+        float_biases_of_float_weights=True,
+        blocks_along_outputs=True,
+        clips_give_ranges=True,
+        absorbs_any_clip=True,
+        float_nodes_read_dedicated_pairs=True,
+        keeps_precise_nodes=False,
+        keeps_symmetric_clips=True,
+    ),
+}
+
+
+def conventions_of(recipe: Recipe) -> Conventions:
+    """Return whose rules hold for a recipe where tools differ.
+
+    >>> conventions_of(Recipe()).contrib_bits
+    (4, 16)
+    """
+    return _CONVENTIONS[recipe.emulate.conventions]
+
+
 def rule_for(op_type: str, recipe: Recipe) -> OpRule:
     """Return how a recipe quantizes an operator.
 
@@ -55,10 +111,9 @@ def rule_for(op_type: str, recipe: Recipe) -> OpRule:
     >>> rule_for("AveragePool", recipe).keeps_scale, rule_for("AveragePool", Recipe()).keeps_scale
     (True, False)
     """
-    if recipe.emulate.conventions == "onnxruntime":
-        rows = _ONNXRUNTIME[recipe.output_format.integer_ops]
-        if op_type in rows:
-            return rows[op_type]
+    rows = conventions_of(recipe).rows[recipe.output_format.integer_ops]
+    if op_type in rows:
+        return rows[op_type]
     if not recipe.emulate.known_ranges and op_type in _OBSERVED:
         return _OBSERVED[op_type]
     return rule_of(op_type)
