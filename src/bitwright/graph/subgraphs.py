@@ -25,6 +25,7 @@ __all__ = [
     "iter_from",
     "iter_graphs",
     "iter_values",
+    "outer_inputs",
     "owner_nodes",
     "qualified_name",
     "subgraphs_of",
@@ -70,6 +71,26 @@ def iter_from(path: str, graph: ir.Graph) -> Iterator[tuple[str, ir.Graph]]:
             owner = node.name or f"{node.op_type}#{index}"
             step = f"{owner}/{attribute}"
             yield from iter_from(f"{path}/{step}" if path else step, body)
+
+
+def outer_inputs(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield the tensors that a node reads, those that its bodies read around them included.
+
+    >>> x = ir.Value(name="x")
+    >>> [value.name for value in outer_inputs(ir.node("Relu", [x]))]
+    ['x']
+    """
+    yield from (value for value in node.inputs if value is not None)
+    for _, body in subgraphs_of(node):
+        yield from _captured(body, node.graph)
+
+
+def _captured(body: ir.Graph, home: object) -> Iterator[ir.Value]:
+    for node in body:
+        yield from (value for value in node.inputs if value is not None and value.graph is home)
+        for _, inner in subgraphs_of(node):
+            yield from _captured(inner, home)
+    yield from (value for value in body.outputs if value.graph is home)
 
 
 def owner_nodes(model: ir.Model) -> dict[ir.Graph, ir.Node]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from bitwright.graph import opset_of
 from bitwright.graph.tensors import inline_copy
 from bitwright.learning.torch_graph.executor import TorchGraph
 from bitwright.learning.torch_graph.movement import as_tensor
+from bitwright.run.spool import Rows
 
 __all__ = ["DeviceSpool", "TorchParts"]
 
@@ -67,7 +67,7 @@ class TorchParts:
         return run
 
 
-class DeviceSpool:
+class DeviceSpool(Rows):
     """Named rows of tensors, one for each sample, in the memory of a device.
 
     What would take more than half of it waits in the host's memory.
@@ -79,8 +79,8 @@ class DeviceSpool:
     """
 
     def __init__(self, device: str) -> None:
+        super().__init__()
         self._device = device
-        self._rows: dict[str, list[torch.Tensor]] = {}
         self._room = float("inf")
         if device != "cpu":
             self._room = _MAX_SHARE * torch.cuda.mem_get_info(device)[0]
@@ -95,44 +95,20 @@ class DeviceSpool:
                 tensor = tensor.cpu()
             else:
                 self._room -= tensor.nbytes
-        self._rows.setdefault(name, []).append(tensor)
+        self._places.setdefault(name, []).append(tensor)
 
-    def rows(self, name: str) -> Iterator[torch.Tensor]:
-        """Yield what was appended under this name, in order."""
-        for index in range(len(self._rows[name])):
-            yield self.row(name, index)
-
-    def row(self, name: str, index: int) -> torch.Tensor:
+    def row(self, name: str, index: int) -> Any:
         """Return one sample's tensor, floats on the device."""
-        return _as_fed(self._rows[name][index], self._device)
-
-    def sample(self, names: Sequence[str], index: int) -> dict[str, Any]:
-        """Return the tensors of one sample."""
-        return {name: self.row(name, index) for name in names}
+        return _as_fed(self._places[name][index], self._device)
 
     def data_type(self, name: str) -> ir.DataType:
         """Return the element type of a row."""
-        return ir.tensor_adapters.from_torch_dtype(self._rows[name][0].dtype)
-
-    def share(self, name: str, file: Path) -> Any:
-        """Refuse to give a row to other processes."""
-        raise DataError(f"tensor {name!r} is on {self._device} and has no file to share.")
+        return ir.tensor_adapters.from_torch_dtype(self._places[name][0].dtype)
 
     def drop(self, name: str) -> None:
         """Forget a row."""
-        dropped = self._rows.pop(name, [])
-        self._room += sum(t.nbytes for t in dropped if t.device.type != "cpu")
-
-    def names(self) -> tuple[str, ...]:
-        """Return the names of all rows."""
-        return tuple(self._rows)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._rows
-
-    def close(self) -> None:
-        """Forget everything."""
-        self._rows.clear()
+        dropped = self._places.pop(name, [])
+        self._room += sum(tensor.nbytes for tensor in dropped if tensor.device.type != "cpu")
 
 
 def _as_fed(value: Any, device: str) -> torch.Tensor:

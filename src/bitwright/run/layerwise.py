@@ -24,7 +24,7 @@ from bitwright.errors import DataError
 from bitwright.run.arena import give_back_memory
 from bitwright.run.part import Extractor, Part, cut_model
 from bitwright.run.session import open_session, run_session
-from bitwright.run.spool import SharedRow, Spool
+from bitwright.run.spool import Rows, SharedRow, Spool
 from bitwright.support.files import Closing
 from bitwright.support.threads import count_cores, default_threads
 
@@ -40,8 +40,8 @@ SPOOL_MEMORY = 1 << 28
 class PartOpener(Protocol):
     """Runs parts of a model in another way than as sessions, and keeps what is between them."""
 
-    def make_spool(self) -> Any:
-        """Return what has the methods of a `Spool`."""
+    def make_spool(self) -> Rows:
+        """Return what keeps the tensors between parts where they are computed."""
 
     def open(self, part: ir.Model) -> Callable[[Mapping[str, Any]], dict[str, Any]] | None:
         """Return what runs a model on one sample, None where it cannot be run so."""
@@ -119,7 +119,7 @@ class LayerwiseRun(Closing):
         self._providers = providers
         self._pool = ThreadPoolExecutor(2)
         self.weights: dict[str, ir.TensorProtocol] = {}
-        self.spool: Spool = (
+        self.spool: Rows = (
             Spool(folder, memory=SPOOL_MEMORY) if engine is None else engine.make_spool()
         )
         self._count = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from bitwright.errors import ModelError, did_you_mean
 from bitwright.graph.constants import is_transposed_constant
-from bitwright.graph.subgraphs import subgraphs_of
+from bitwright.graph.subgraphs import outer_inputs
 from bitwright.run.session import open_session, run_session
 
 __all__ = ["Extractor", "Part", "cut_model", "extract_part", "open_path"]
@@ -67,11 +67,9 @@ def _reads(
     nodes: Sequence[ir.Node], made: Iterable[ir.Value], passing: Collection[str] | None
 ) -> list[ir.Value]:
     """Return what nodes read that passes to them; what does not is followed to what makes it."""
-    graph = nodes[0].graph
-    assert isinstance(graph, ir.Graph)
     found: list[ir.Value] = []
     seen = set(made)
-    waiting = [value for node in nodes for value in _read_by(node, graph)]
+    waiting = [value for node in nodes for value in outer_inputs(node)]
     while waiting:
         again: list[ir.Value] = []
         for value in waiting:
@@ -80,7 +78,7 @@ def _reads(
             seen.add(value)
             maker = value.producer()
             if maker is not None and not _passes(value, passing):
-                again += _read_by(maker, graph)
+                again += outer_inputs(maker)
             else:
                 found.append(value)
         waiting = again
@@ -190,7 +188,7 @@ class Extractor:
             maker = value.producer()
             if maker is not None and maker not in nodes:
                 nodes.add(maker)
-                rest += _read_by(maker, self._model.graph)
+                rest += outer_inputs(maker)
         return sorted(nodes, key=self._places.__getitem__), list(initializers), list(met)
 
 
@@ -231,19 +229,6 @@ def open_path(
     # Constants that are put in have been rounded; the runtime must not round them again.
     session = open_session(part, providers=providers, as_written=True)
     return lambda array: run_session(session, {source: array})[result]
-
-
-def _read_by(node: ir.Node, outer: ir.Graph) -> Iterator[ir.Value]:
-    """Yield the tensors of the outer graph that a node reads, also inside its bodies."""
-    for value in node.inputs:
-        if value is not None and (value.graph is outer or value.graph is None):
-            yield value
-    for _, body in subgraphs_of(node):
-        for inner in body:
-            yield from _read_by(inner, outer)
-        for value in body.outputs:
-            if value.graph is outer:
-                yield value
 
 
 def _names(values: Iterable[ir.Value]) -> tuple[str, ...]:

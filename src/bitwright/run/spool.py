@@ -17,7 +17,7 @@ from bitwright.errors import DataError
 from bitwright.support.files import Closing
 from bitwright.support.scratch import ScratchFolder
 
-__all__ = ["SharedRow", "Spool"]
+__all__ = ["Rows", "SharedRow", "Spool"]
 
 
 class _Place(NamedTuple):
@@ -43,7 +43,54 @@ class SharedRow(msgspec.Struct, frozen=True):
                 yield np.memmap(self.file, dtype, "r", offset, shape)
 
 
-class Spool(Closing):
+class Rows(Closing):
+    """Named rows of values, one for each sample, wherever they are kept."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, list[Any]] = {}
+
+    def append(self, name: str, array: Any) -> None:
+        """Add a sample's array to a row."""
+        raise NotImplementedError
+
+    def row(self, name: str, index: int) -> Any:
+        """Return one sample's array."""
+        raise NotImplementedError
+
+    def rows(self, name: str) -> Iterator[Any]:
+        """Yield what was appended under this name, in order, each read when it is asked for."""
+        for index in range(len(self._places[name])):
+            yield self.row(name, index)
+
+    def sample(self, names: Sequence[str], index: int) -> dict[str, Any]:
+        """Return the arrays of one sample."""
+        return {name: self.row(name, index) for name in names}
+
+    def data_type(self, name: str) -> ir.DataType:
+        """Return the element type of a row."""
+        raise NotImplementedError
+
+    def share(self, name: str, file: Path) -> SharedRow:
+        """Give a row to other processes as a file of its own, which does not vanish with this."""
+        raise DataError(f"tensor {name!r} has no file to share.")
+
+    def drop(self, name: str) -> None:
+        """Remove a row."""
+        self._places.pop(name, None)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all rows."""
+        return tuple(self._places)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._places
+
+    def close(self) -> None:
+        """Remove everything."""
+        self._places.clear()
+
+
+class Spool(Rows):
     """Named rows of arrays, one for each sample, in files that vanish with the spool.
 
     Up to `memory` bytes are kept as they are given, and must not be written to any more.
@@ -55,13 +102,13 @@ class Spool(Closing):
     """
 
     def __init__(self, folder: str | Path | None = None, *, memory: int = 0) -> None:
+        super().__init__()  # arrays in memory, and the places of those on disk
         self._scratch = ScratchFolder("spool", folder)
-        self._places: dict[str, list[_Place | npt.NDArray[Any]]] = {}
         self._files: dict[str, BinaryIO] = {}
         self._opened = 0
         self._memory_left = memory
 
-    def append(self, name: str, array: npt.NDArray[Any]) -> None:
+    def append(self, name: str, array: Any) -> None:
         """Add a sample's array to a row."""
         array = np.asarray(array)
         if array.dtype.hasobject:
@@ -81,14 +128,9 @@ class Spool(Closing):
             offset = _write_array(self._files[name], array)
         places.append(_Place(array.dtype, array.shape, offset))
 
-    def rows(self, name: str) -> Iterator[npt.NDArray[Any]]:
-        """Yield what was appended under this name, in order, each read when it is asked for."""
-        for index in range(len(self._places[name])):
-            yield self.row(name, index)
-
     def row(self, name: str, index: int) -> npt.NDArray[Any]:
         """Return one sample's array."""
-        place = self._places[name][index]
+        place: _Place | npt.NDArray[Any] = self._places[name][index]
         if isinstance(place, np.ndarray):
             return place
         array = np.empty(place.shape, place.dtype)
@@ -97,10 +139,6 @@ class Spool(Closing):
         if array.size:
             file.readinto(array.reshape(-1).view(np.uint8).data)  # type: ignore[attr-defined]
         return array
-
-    def sample(self, names: Sequence[str], index: int) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays of one sample."""
-        return {name: self.row(name, index) for name in names}
 
     def share(self, name: str, file: Path) -> SharedRow:
         """Give a row to other processes as a file of its own, which does not vanish with this."""
@@ -135,19 +173,12 @@ class Spool(Closing):
             _close(file)
             Path(file.name).unlink()
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of all rows."""
-        return tuple(self._places)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._places
-
     def close(self) -> None:
         """Remove everything."""
         for file in self._files.values():
             _close(file)
         self._files.clear()
-        self._places.clear()
+        super().close()
         self._scratch.close()
 
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, MutableMapping
 
 import onnx_ir as ir
 
-from bitwright.assess.comparison.units import Cut, Units, outer_inputs
+from bitwright.assess.comparison.units import Cut, Units
 from bitwright.errors import ModelError
 from bitwright.graph import opset_of, stamp_versions
 from bitwright.graph.editing import add_initializer, append_node, copy_node, like
-from bitwright.graph.subgraphs import subgraphs_of
+from bitwright.graph.subgraphs import outer_inputs, subgraphs_of
 from bitwright.graph.tensors import ARRAY_TYPES
 from bitwright.run import Part, cut_model, upgrade_opset
 

@@ -11,12 +11,12 @@ import onnx_ir as ir
 
 from bitwright.assess.comparison.quantized_graph import QuantizedGraph, float_op_type, is_conversion
 from bitwright.assess.comparison.results import NodeComparison, TensorComparison
-from bitwright.assess.comparison.units import Cut, Units, outer_inputs
+from bitwright.assess.comparison.units import Cut, Units
 from bitwright.assess.sums import decibels, signal_and_noise
 from bitwright.decide.ops import MATRIX_PRODUCTS
 from bitwright.graph.constants import constant_of, float_constant_of
 from bitwright.graph.quantized_ops import DEQUANTIZERS
-from bitwright.graph.subgraphs import subgraphs_of
+from bitwright.graph.subgraphs import outer_inputs, subgraphs_of
 from bitwright.plan import QuantPlan
 
 __all__ = ["describe_nodes", "match_weights", "name_unit", "weight_errors"]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from bitwright.assess.comparison.matching import is_float
-from bitwright.assess.comparison.units import Units, node_places, nodes_between, outer_inputs
+from bitwright.assess.comparison.units import Units, node_places, nodes_between
+from bitwright.graph.subgraphs import outer_inputs
 
 __all__ = ["OutputPath", "output_paths"]
 

@@ -7,7 +7,7 @@ the other, which is what local errors and sensitivities are measured with.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -18,7 +18,7 @@ from bitwright.assess.sums import Codes
 from bitwright.decide.ops import op_types
 from bitwright.graph.constants import is_constant
 from bitwright.graph.quantized_ops import DEQUANTIZERS, is_integer_op
-from bitwright.graph.subgraphs import subgraphs_of
+from bitwright.graph.subgraphs import outer_inputs
 
 __all__ = [
     "WEIGHTED",
@@ -27,7 +27,6 @@ __all__ = [
     "cut_models",
     "node_places",
     "nodes_between",
-    "outer_inputs",
 ]
 
 WEIGHTED = op_types(lambda op: op.weights and not op.normalizes)
@@ -172,21 +171,6 @@ def cut_models(float_model: ir.Model, quantized: ir.Model) -> Units:
             )
         )
     return Units(float_model, graph, tuple(cuts))
-
-
-def outer_inputs(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield what a node reads, also from inside its bodies."""
-    yield from (value for value in node.inputs if value is not None)
-    for _, body in subgraphs_of(node):
-        yield from _captured(body, node.graph)
-
-
-def _captured(body: ir.Graph, home: object) -> Iterator[ir.Value]:
-    for node in body:
-        yield from (value for value in node.inputs if value is not None and value.graph is home)
-        for _, inner in subgraphs_of(node):
-            yield from _captured(inner, home)
-    yield from (value for value in body.outputs if value.graph is home)
 
 
 def _is_cut(value: ir.Value, original: ir.Value, graph: QuantizedGraph) -> bool:

@@ -23,7 +23,7 @@ import onnx_ir as ir
 from bitwright.assess.judge.bootstrap import Interval, mean_interval, too_few
 from bitwright.assess.judge.kinds import Kind
 from bitwright.assess.judge.measures import Measure, PartErrors, open_measure
-from bitwright.assess.judge.pieces import Piece, check_kinds, cut_output, find_heads
+from bitwright.assess.judge.output_parts import OutputPart, check_kinds, cut_output, find_heads
 from bitwright.support.wording import show_percent
 
 __all__ = [
@@ -228,31 +228,30 @@ class Judgement:
 class OutputJudge:
     """Gathers the errors of one output, sample by sample, in memory that does not grow with it.
 
-    >>> judge = OutputJudge("y", (Piece("sqnr", None, "numbers"),))
+    >>> judge = OutputJudge("y", (OutputPart("sqnr", None, "numbers"),))
     >>> judge.add(np.array([3.0, 4.0]), np.array([3.0, 3.0]))
     >>> round(judge.finish().worst.figure, 2)
     13.98
     """
 
-    def __init__(self, name: str, pieces: Iterable[Piece]) -> None:
+    def __init__(self, name: str, parts: Iterable[OutputPart]) -> None:
         self.name = name
-        self._measures: list[tuple[Piece, Measure]] = [
-            (piece, open_measure(piece.kind, piece.axis, top1=piece.top1)) for piece in pieces
+        self._measures: list[tuple[OutputPart, Measure]] = [
+            (part, open_measure(part.kind, part.axis, top1=part.top1)) for part in parts
         ]
 
     def add(self, expected: Array, actual: Array) -> None:
         """Add the outputs of both models for a sample; another shape has nothing in common."""
-        for piece, measure in self._measures:
+        for part, measure in self._measures:
             if expected.shape == actual.shape:
-                measure.add(piece.take(expected), piece.take(actual))
+                measure.add(part.take(expected), part.take(actual))
             else:
                 measure.add_lost()
 
     def finish(self) -> OutputJudgement:
         """Return the judgement."""
         groups = [
-            [_part(piece, errors) for errors in measure.finish()]
-            for piece, measure in self._measures
+            [_part(part, errors) for errors in measure.finish()] for part, measure in self._measures
         ]
         # Heads count alike, however many channels each has.
         losses = combine_losses([combine_losses([p.losses for p in parts]) for parts in groups])
@@ -291,10 +290,10 @@ class Judge:
             if array.dtype.kind != "f" or name not in actual:
                 continue
             if name not in self._outputs:
-                pieces = cut_output(
+                parts = cut_output(
                     name, array, sample.values(), self._heads.get(name), self._kinds.get(name)
                 )
-                self._outputs[name] = OutputJudge(name, pieces)
+                self._outputs[name] = OutputJudge(name, parts)
             self._outputs[name].add(array, np.asarray(actual[name]))
             self._shapes.setdefault(name, set()).add((fed, array.shape))
         self._samples += 1
@@ -340,15 +339,13 @@ def show_loss(loss: float, interval: Interval | None) -> str:
     return f"{text} ({show_percent(interval.low)} to {show_percent(interval.high)} %)"
 
 
-def _part(piece: Piece, found: PartErrors) -> PartJudgement:
-    start = piece.span[0] if piece.span is not None else 0
-    span = piece.span if found.span is None else (start + found.span[0], start + found.span[1])
+def _part(part: OutputPart, found: PartErrors) -> PartJudgement:
+    start = part.span[0] if part.span is not None else 0
+    span = part.span if found.span is None else (start + found.span[0], start + found.span[1])
     with np.errstate(invalid="ignore"):
         # What is lost can be lost only once: errors approach 1.
         saturated = np.where(np.isinf(found.errors), 1.0, found.errors / (1 + found.errors))
-    return PartJudgement(
-        piece.kind, piece.reason, piece.axis, span, found.figure, np.sqrt(saturated)
-    )
+    return PartJudgement(part.kind, part.reason, part.axis, span, found.figure, np.sqrt(saturated))
 
 
 def _mean(values: Floats) -> float:

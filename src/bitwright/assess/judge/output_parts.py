@@ -1,4 +1,4 @@
-"""Pieces of outputs: the tensors that a Concat at the end of the graph joins."""
+"""Parts of outputs: the tensors that a Concat at the end of the graph joins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bitwright.assess.judge.kinds import (
 )
 from bitwright.errors import RecipeError, did_you_mean
 
-__all__ = ["Heads", "Piece", "check_kinds", "cut_output", "find_heads"]
+__all__ = ["Heads", "OutputPart", "check_kinds", "cut_output", "find_heads"]
 
 Array = npt.NDArray[Any]
 
@@ -36,8 +36,8 @@ _MAX_STEPS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A piece of an output that is judged by one measure; without a span, all of it."""
+class OutputPart:
+    """A part of an output that is judged by one measure; without a span, all of it."""
 
     kind: Kind
     axis: int | None
@@ -48,7 +48,7 @@ class Piece:
     """Whether classes compete, so that the best one can agree."""
 
     def take(self, values: Array) -> Array:
-        """Return the piece of an output."""
+        """Return the part of an output."""
         if self.span is None or self.axis is None:
             return values
         return values[(slice(None),) * self.axis + (slice(*self.span),)]
@@ -90,8 +90,8 @@ def cut_output(
     inputs: Iterable[Array],
     heads: Heads | None = None,
     kind: str | None = None,
-) -> tuple[Piece, ...]:
-    """Return the pieces of an output, by its float values for a sample and by the graph.
+) -> tuple[OutputPart, ...]:
+    """Return the parts of an output, by its float values for a sample and by the graph.
 
     `kind` is the user's word for the whole output.
 
@@ -110,26 +110,26 @@ def cut_output(
     # Two axes alone make no classes of what is put together from several heads.
     is_cut = is_cut and (choice.kind == "sqnr" or (choice.top1 and not names_scores(name)))
     if not is_cut or axis is None:
-        return (Piece(choice.kind, choice.axis, choice.reason, top1=choice.top1),)
-    pieces, start = [], 0
+        return (OutputPart(choice.kind, choice.axis, choice.reason, top1=choice.top1),)
+    parts, start = [], 0
     for size, maker in zip(heads.sizes, heads.makers, strict=True):
         span = (start, start + size)
         start += size
         if maker == "Sigmoid":
-            pieces.append(Piece("sigmoid", axis, "a concatenated head of Sigmoid scores", span))
+            parts.append(OutputPart("sigmoid", axis, "a concatenated head of Sigmoid scores", span))
         else:
-            pieces.append(Piece("sqnr", axis, "a concatenated head", span))
-    return tuple(pieces)
+            parts.append(OutputPart("sqnr", axis, "a concatenated head", span))
+    return tuple(parts)
 
 
-def _as_asked(kind: str, choice: KindChoice, first: Array) -> Piece:
+def _as_asked(kind: str, choice: KindChoice, first: Array) -> OutputPart:
     [asked] = [known for known in KINDS if known == kind]
     last = first.ndim - 1 if first.ndim else None
     axis = choice.axis
     if asked != choice.kind:
         classes = asked in ("logits", "probabilities", "embedding")
         axis = last if classes and choice.kind == "sqnr" and first.ndim < 4 else choice.axis
-    return Piece(asked, axis, "as asked for", top1=asked in ("logits", "probabilities"))
+    return OutputPart(asked, axis, "as asked for", top1=asked in ("logits", "probabilities"))
 
 
 # The graph -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Pieces of outputs, read from graphs."""
+"""Parts of outputs, read from graphs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from onnx.helper import make_node
 from support.models import build, info
 
-from bitwright.assess.judge.pieces import check_kinds, cut_output, find_heads
+from bitwright.assess.judge.output_parts import check_kinds, cut_output, find_heads
 from bitwright.errors import RecipeError
 from bitwright.graph import infer_shapes, load_model
 
@@ -23,8 +23,8 @@ SCORING = make_node("Sigmoid", ["s"], ["score"])
 
 
 def spans(model, shape):
-    pieces = cut_output("y", np.ones(shape), [], find_heads(model)["y"])
-    return [(piece.axis, piece.span, piece.kind) for piece in pieces]
+    parts = cut_output("y", np.ones(shape), [], find_heads(model)["y"])
+    return [(part.axis, part.span, part.kind) for part in parts]
 
 
 def test_heads_that_are_concatenated_are_pieces():
@@ -85,8 +85,8 @@ def test_a_piece_takes_its_part():
 
 
 def test_a_given_kind_is_taken():
-    [piece] = cut_output("y", np.ones((1, 24, 50)), [], None, "probabilities")
-    assert (piece.kind, piece.axis, piece.reason) == ("probabilities", 2, "as asked for")
+    [part] = cut_output("y", np.ones((1, 24, 50)), [], None, "probabilities")
+    assert (part.kind, part.axis, part.reason) == ("probabilities", 2, "as asked for")
 
 
 @pytest.mark.parametrize(
