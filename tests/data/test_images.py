@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from bitwright.data import open_data
-from bitwright.data.images import PREPROCESS_PRESETS, ImagePreprocess
+from bitwright.data.image_preprocess import PREPROCESS_PRESETS, ImagePreprocess
 from bitwright.data.specs import InputSpec
 from bitwright.errors import DataError, MissingPackageError, RecipeError
 

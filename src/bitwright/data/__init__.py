@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bitwright.data.holdout import HoldoutSplit, split_holdout, split_samples
-from bitwright.data.images import PREPROCESS_PRESETS, ImagePreprocess, Transform
+from bitwright.data.image_preprocess import PREPROCESS_PRESETS, ImagePreprocess, Transform
 from bitwright.data.random import RandomData, random_samples
 from bitwright.data.references import read_sample, read_samples, refer_to
 from bitwright.data.requests import open_data, paths_of

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from bitwright.data.images import ImagePreprocess, image_to_array, is_image
+from bitwright.data.image_preprocess import ImagePreprocess
+from bitwright.data.images import image_to_array, is_image
 from bitwright.data.specs import InputSpec, as_array
 from bitwright.errors import DataError
 

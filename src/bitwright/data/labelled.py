@@ -14,7 +14,8 @@ import numpy as np
 
 from bitwright.data.array_files import load_arrays
 from bitwright.data.files import class_of_images, is_array_file, list_files
-from bitwright.data.images import ImagePreprocess, Transform, is_image
+from bitwright.data.image_preprocess import ImagePreprocess, Transform
+from bitwright.data.images import is_image
 from bitwright.data.items import name_item
 from bitwright.data.requests import open_data, paths_of
 from bitwright.data.shapes import ShapedData

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from bitwright.data.images import ImagePreprocess, Transform
+from bitwright.data.image_preprocess import ImagePreprocess, Transform
 from bitwright.data.random import RandomData
 from bitwright.data.shapes import ShapedData, fix_shapes
 from bitwright.data.sources import Samples, open_source

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from bitwright.data.files import FileSamples, open_path, open_paths
-from bitwright.data.images import ImagePreprocess, is_image, open_images
+from bitwright.data.image_preprocess import ImagePreprocess
+from bitwright.data.images import is_image, open_images
 from bitwright.data.items import ACCEPTED, name_item
 from bitwright.data.specs import Array, InputSpec, Sample, as_array, check_sample, split_stack
 from bitwright.errors import DataError, EmptyDataError
