@@ -8,7 +8,7 @@ import pytest
 import bitwright
 from bitwright import load_recipe
 from bitwright.errors import TargetError
-from bitwright.recipe import LimitDetails, named_recipe
+from bitwright.recipe import LimitDetails, Recipe, named_recipe
 from bitwright.recipe.emulate import with_new_places
 from bitwright.targets import NPU_CNN, TARGETS, find_target
 
@@ -51,9 +51,9 @@ def merged(now, before):
 
 @pytest.mark.parametrize("name", MOVED)
 def test_targets_that_were_python_ask_for_what_they_did_before(name):
-    recipe = json.loads(load_recipe(None, name).to_json())
+    recipe = load_recipe(None, name)
     before = with_new_places(MOVED[name]["recipe"])
-    assert merged(recipe, before) == recipe
+    assert Recipe.from_mapping(merged(json.loads(recipe.to_json()), before)) == recipe
 
 
 def test_the_npu_plans_what_it_did_before_its_limits_were_data():

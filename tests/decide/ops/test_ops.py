@@ -109,6 +109,7 @@ LISTS = {
     "decide/casting.py": (1, "operators whose results have a type of their own"),
     "decide/layout/dynamic.py": (1, "a function for each"),
     "emit/dynamic.py": (1, "a function for each"),
+    "emit/qlinear_graph.py": (1, "operators of the standard domain that it writes"),
     "emit/qlinear_rules.py": (1, "a function for each"),
     "graph/checkpoint.py": (1, "what exporters put between a weight and its reader"),
     "graph/inner_values.py": (1, "a function for each that holds graphs"),
