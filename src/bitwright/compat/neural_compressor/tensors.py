@@ -247,12 +247,11 @@ def make_matmul_weight_only_node(
     if node.op_type != "MatMul" or len(node.input) != 2:
         raise RecipeError(f"node {node.name!r} is a {node.op_type}, not a MatMul with a weight.")
     rows, columns = (int(size) for size in weight_shape)
+    count, zeros = columns * k_blocks, None
     kind: Literal["none", "packed"] = "none" if zero_point is None else "packed"
     check_nbits_support(num_bits, group_size, kind, accuracy_level=accuracy_level)
-    count = columns * k_blocks
     codes = _by_output("q_weight", q_weight, columns, count * group_size)
     scales = _by_output("scale", scale, columns, count)
-    zeros = None
     if zero_point is not None:
         zeros = _by_output("zero_point", zero_point, columns, count).astype(np.uint8)
     if k_blocks != -(-rows // group_size):
