@@ -126,7 +126,7 @@ def write_calibration_table(calibration_cache: Any, dir: str | Path = ".") -> No
     data = getattr(calibration_cache, "data", calibration_cache)
     mirrored = {}
     for name, found in data.items():
-        magnitude = np.array(max(np.max(np.abs(end)) for end in found.range_value))
+        magnitude = np.array([max(np.max(np.abs(end)) for end in found.range_value)])
         mirrored[name] = peer("calibrate").TensorData(lowest=-magnitude, highest=magnitude)
     with ScratchFolder("table") as scratch:
         peer("quant_utils").write_calibration_table(mirrored, str(scratch.path))
