@@ -287,3 +287,16 @@ def test_empty_tensors_pass_through():
     x = np.zeros((0, 3), np.float32)
     assert quantize(x, 1.0, 0, UINT8).shape == (0, 3)
     assert dequantize(np.zeros((0, 3), np.uint8), 1.0, 0).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "zero_point", "expected"),
+    [
+        (np.int32, 2**31 - 1, -(2**31), 2.0**32 - 1),
+        (np.uint32, 2**32 - 1, 0, 2.0**32 - 1),
+        (np.int8, 127, -128, 255.0),
+    ],
+)
+def test_differences_beyond_32_bits_do_not_wrap(dtype, value, zero_point, expected):
+    found = dequantize(np.array([value], dtype), 1.0, zero_point, dtype=np.float64)
+    assert found.tolist() == [expected]
