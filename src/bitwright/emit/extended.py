@@ -77,15 +77,10 @@ class _ExtendedWriter(QdqWriter):
         self._opset = model.opset_imports[""]
         self._scaled_nodes: list[tuple[ir.Node, Op, Use]] = []
         self._block_nodes: list[tuple[ir.Node, QType]] = []
-        self._unread: list[ir.Value] = []
-        """Scales and zero points of pairs that are Casts instead."""
 
     def write(self) -> None:
         """Write the plan, then one body for each of the operators that were used."""
         super().write()
-        for value in dict.fromkeys(self._unread):
-            if not value.uses() and value.graph is not None:
-                value.graph.initializers.pop(value.name or "")
         if not self._scaled_nodes and not self._block_nodes:
             return
         self._model.opset_imports.setdefault(VENDOR_DOMAIN, 1)
@@ -221,7 +216,6 @@ class _ExtendedWriter(QdqWriter):
         if self._is_left_standard(op_type, parameters, inputs[0]):
             return super()._node(op_type, inputs, parameters, output, name)
         if self._plan.recipe.emulate.bfloat16_casts and _only_rounds_to_bfloat16(parameters):
-            self._unread += [value for value in inputs[1:] if value is not None]
             kind = ir.DataType.BFLOAT16 if op_type == "QuantizeLinear" else output.dtype
             assert kind is not None
             return ir.node("Cast", inputs[:1], {"to": kind.value}, outputs=[output], name=name)
