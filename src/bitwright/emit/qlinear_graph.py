@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
 
 from bitwright.emit.quantized import MICROSOFT, Quantized, convert_to_contrib, to_unsigned
@@ -21,20 +22,6 @@ from bitwright.graph.editing import (
 
 __all__ = ["PairGraph"]
 
-_STANDARD = frozenset(
-    {
-        "Add",
-        "Cast",
-        "Clip",
-        "ConvInteger",
-        "MatMulInteger",
-        "Mul",
-        "QLinearConv",
-        "QLinearMatMul",
-        "QuantizeLinear",
-    }
-)
-"""What is inserted of the standard domain; all else is of com.microsoft."""
 _EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
@@ -126,7 +113,7 @@ class PairGraph:
         shape: ir.Shape | None = None,
     ) -> ir.Value:
         """Put a node with one output before another node, and return the output."""
-        domain = "" if op_type in _STANDARD else MICROSOFT
+        domain = "" if onnx.defs.has(op_type) else MICROSOFT
         if domain:
             self.model.opset_imports.setdefault(domain, 1)
         value = ir.Value(
