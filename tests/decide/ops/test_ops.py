@@ -100,7 +100,7 @@ LISTS = {
     "compat/onnxruntime/matmul_nbits_quantizer.py": (1, "an option of the peer"),
     "compat/onnxruntime/nbits_configs.py": (1, "an option of the peer"),
     "assess/judge/kinds.py": (1, "what makes an output an embedding"),
-    "assess/judge/pieces.py": (2, "how far the pieces of an output are followed"),
+    "assess/judge/output_parts.py": (2, "how far the parts of an output are followed"),
     "decide/ops/multiply_adds.py": (1, "the runtime's integer kernels"),
     "compat/onnxruntime/quantize.py": (1, "what the peer adds to a model"),
     "compat/quark/algorithms.py": (1, "an option of the peer"),
