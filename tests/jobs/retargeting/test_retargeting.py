@@ -5,6 +5,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from support.language_models import make_block
 from support.models import build, make_mlp, make_samples, node
 from support.target_models import MODELS, fix_batch
 
@@ -179,3 +180,12 @@ def test_the_plan_of_another_model_is_refused():
     kept = bitwright.quantize(make_mlp(), recipe="int4-rtn").plan
     with pytest.raises(ModelError, match="made for another model"):
         bitwright.retarget(make_mlp(width=32), "cpu", plan=kept)
+
+
+@pytest.mark.parametrize(("asked", "found"), [(None, {32}), (64, {64}), (0, {128})])
+def test_low_bit_weights_get_blocks_of_the_size_that_is_asked_for(asked, found):
+    plan = bitwright.quantize(make_block(), recipe="int4-rtn", progress=False).plan
+    sized = {} if asked is None else {"block_size": asked}  # 0: whole columns
+    result = bitwright.retarget(make_block(), "cpu-any", plan=plan, **sized)
+    products = (one for one in result.model.graph if one.op_type == "MatMulNBits")
+    assert {one.attributes.get_int("block_size", 0) for one in products} == found
