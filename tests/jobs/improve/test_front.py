@@ -11,6 +11,7 @@ from bitwright.jobs.improve.front import (
     Choice,
     Edge,
     Option,
+    _hull,
     find_front,
     find_within,
     thin_front,
@@ -133,3 +134,17 @@ def test_a_thin_front_keeps_both_ends():
     points = [Choice((i,), 100 + i, 10.0 - i) for i in range(6)]
     assert thin_front(points, apart=0.02, most=12) == [points[0], points[2], points[5]]
     assert thin_front(points[:2], apart=0.5, most=12) == points[:2]
+
+
+@pytest.mark.parametrize(
+    ("points", "kept"),
+    [
+        ([(0, 10), (1, 4), (2, 3)], [0, 1, 2]),
+        ([(0, 10), (1, 9.5), (2, 1)], [0, 2]),  # above the line between its neighbours
+        ([(0, 10), (1, 5), (2, 0)], [0, 2]),  # on it
+        ([(2, 3), (0, 10), (1, 4), (3, 3)], [1, 2, 0]),  # the last costs more for nothing
+    ],
+)
+def test_the_hull_bends_one_way(points, kept):
+    options = [Option(str(index), *point, "float") for index, point in enumerate(points)]
+    assert _hull(options) == kept
