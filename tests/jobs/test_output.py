@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
-from support.models import info, make_cnn, make_samples
+from support.models import info, make_cnn, make_samples, with_batch_norm
 
 import bitwright
 from bitwright import load_recipe
@@ -108,15 +108,16 @@ def test_a_recipe_that_somebody_calls_trained_is_compared_as_any_other():
     assert TRAINED not in named.model.metadata_props
 
 
-def test_models_whose_scales_were_trained_stand_beside_the_float_model_as_it_is():
-    model = ir.from_proto(make_cnn())
-    trained = ir.from_proto(make_cnn())
-    plan = QuantPlan(recipe=Recipe(), fingerprint="", tensors={}, nodes={}, trained=True)
-    sign_model(trained, plan)
-    assert trained.metadata_props[TRAINED] == "true"
-    found = open_float_side(model, trained, None, Measuring())
+@pytest.mark.parametrize("trained", [True, False])
+def test_models_whose_scales_were_trained_stand_beside_the_float_model_as_it_is(trained):
+    model, signed = (ir.from_proto(with_batch_norm()) for _ in range(2))
+    plan = QuantPlan(recipe=Recipe(), fingerprint="", tensors={}, nodes={}, trained=trained)
+    sign_model(signed, plan)
+    assert (TRAINED in signed.metadata_props) is trained
+    found = open_float_side(model, signed, None, Measuring())
     assert found.exact is None
-    assert [n.name for n in found.model.graph] == [n.name for n in model.graph]
+    kept = "BatchNormalization" in {node.op_type for node in found.model.graph}
+    assert kept is trained
 
 
 def test_a_result_that_lost_its_outputs_says_so():
