@@ -6,9 +6,10 @@ import pytest
 from support.language_models import make_block, make_samples
 
 import bitwright
+from bitwright.decide.layout.branches import Branch
 from bitwright.errors import DataError, RecipeError
 from bitwright.jobs.weight_only.layers import planned_weights
-from bitwright.jobs.weight_only.mixed_bits import measure_losses
+from bitwright.jobs.weight_only.mixed_bits import choose_by_loss, choose_by_place, measure_losses
 from bitwright.numerics.blocks import SHRINKS, quantize_in_blocks
 from bitwright.recipe import ByLoss, ByPlace
 
@@ -84,3 +85,40 @@ def test_what_it_cannot_do_is_said():
             recipe={"base": "int4-mixed", "weights": {"mixed": {"average_bits": 9}}},
         )
     assert ByLoss().needs_data and not ByPlace().needs_data
+
+
+def test_one_that_loses_more_for_its_size_comes_first():
+    sizes = {"small": 10, "large": 100, "rest": 390}
+    losses = {"small": 1.0, "large": 5.0, "rest": 1.0}
+    found = choose_by_loss(losses, sizes, narrow=2, wide=4, average_bits=2.04)
+    assert found == {"small"}
+    assert choose_by_loss(losses, sizes, narrow=2, wide=4, average_bits=2.45) == {"small", "large"}
+
+
+def test_weights_that_lose_nothing_come_last():
+    sizes, losses = {"a": 10, "b": 10, "c": 20}, {"a": 0.0, "b": 1.0, "c": 1e-40}
+    for average, found in ((5, "b"), (6, "ab"), (7, "bc"), (8, "abc")):
+        chosen = choose_by_loss(losses, sizes, narrow=4, wide=8, average_bits=average)
+        assert chosen == set(found)
+
+
+def test_weights_without_a_loss_stay_narrow():
+    assert choose_by_loss({}, {"a": 10}, narrow=4, wide=8, average_bits=8) == set()
+
+
+@pytest.mark.parametrize("average", [4, 8.5, 2])
+def test_a_budget_that_no_mixture_has_is_refused(average):
+    with pytest.raises(RecipeError, match="between 4 and 8 bits"):
+        choose_by_loss({}, {"a": 1}, narrow=4, wide=8, average_bits=average)
+
+
+def test_places_are_those_of_k_quants():
+    layers = 30
+    branches = []
+    for i in range(layers):
+        branches.append(Branch(f"s{i}", (f"q{i}", f"v{i}", f"o{i}"), True, (f"v{i}",)))
+        branches.append(Branch(f"t{i}", (f"up{i}", f"down{i}"), False, ()))
+    edge = layers // 8
+    more = [i for i in range(layers) if i < edge or i >= 7 * layers / 8 or (i - edge) % 3 == 2]
+    wanted = {f"v{i}" for i in more} | {f"down{i}" for i in more}
+    assert choose_by_place(branches) == wanted

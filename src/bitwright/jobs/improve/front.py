@@ -130,9 +130,12 @@ def find_within(units: Units, most: float, edges: Sequence[Edge] = ()) -> Choice
         if one.error < options[found.states[place]].error
     ]
     for _, place, state in sorted(steps):
+        # By unit: in the sum, a very small error is rounded off.
+        if units[place][state].error >= units[place][found.states[place]].error:
+            continue
         states = (*found.states[:place], state, *found.states[place + 1 :])
         tried = add_up(units, states, edges)
-        if tried.cost <= most and tried.error < found.error:
+        if tried.cost <= most:
             found = tried
     return found
 

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.decide.layout.branches import find_branches
-from bitwright.decide.layout.mixed_bits import choose_by_loss, choose_by_place
+from bitwright.decide.layout.branches import Branch, find_branches
+from bitwright.errors import RecipeError
+from bitwright.jobs.improve.front import Option, find_within
 from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
 from bitwright.numerics.blocks import SHRINKS, quantize_in_blocks
 from bitwright.plan import QuantPlan
@@ -21,7 +22,7 @@ from bitwright.recipe import ByLoss
 from bitwright.run import LayerInputs, LayerwiseRun, Part
 from bitwright.support.wording import counted
 
-__all__ = ["SAMPLES", "measure_losses", "mix_bits"]
+__all__ = ["SAMPLES", "choose_by_loss", "choose_by_place", "measure_losses", "mix_bits"]
 
 SAMPLES = 4
 """How many samples weights are measured on, every token of them."""
@@ -68,6 +69,62 @@ def mix_bits(
     average = sum(size * kept[name].bits for name, size in sizes.items()) / sum(sizes.values())
     note = f"{counted(len(chosen), 'weight')} in {wide} bits, {average:.2f} bits on average"
     return msgspec.structs.replace(plan, weights=kept).with_notes([note])
+
+
+def choose_by_loss(
+    losses: Mapping[str, float],
+    sizes: Mapping[str, int],
+    *,
+    narrow: int,
+    wide: int,
+    average_bits: float,
+) -> set[str]:
+    """Return the weights to store in `wide` bits, so that all take `average_bits` at most.
+
+    `losses` is what a weight loses in `narrow` bits, `sizes` how many numbers it has; weights
+    without a loss stay narrow.
+
+    >>> sizes = {"a": 10, "b": 10, "c": 60}
+    >>> losses = {"a": 1.0, "b": 3.0, "c": 9.0}
+    >>> sorted(choose_by_loss(losses, sizes, narrow=4, wide=8, average_bits=4.5))
+    ['b']
+    """
+    if not narrow < average_bits <= wide:
+        raise RecipeError(
+            f"mixed weights take between {narrow} and {wide} bits each, and {average_bits:.3g} "
+            "would be left for those without bits of their own; choose another average_bits, or "
+            "leave the head and overrides as the others are."
+        )
+    left = (average_bits - narrow) / (wide - narrow) * sum(sizes.values())
+    names = sorted(losses)
+    # Bits that are left over go even to weights that lose nothing.
+    units = [[Option("", 0, losses[n] or math.ulp(0)), Option("", sizes[n], 0)] for n in names]
+    found = find_within(units, left)
+    assert found is not None  # as they are, they cost nothing
+    return {name for name, is_wide in zip(names, found.states, strict=True) if is_wide}
+
+
+def choose_by_place(branches: Sequence[Branch]) -> set[str]:
+    """Return the products that llama.cpp's k-quants give more bits, for a mixture without data.
+
+    Those are the values of an attention and the last product of a feed-forward network, in the
+    first and last eighth of the layers and in every third between.
+
+    >>> mlp = [Branch(f"add{i}", (f"up{i}", f"down{i}"), False, ()) for i in range(8)]
+    >>> sorted(choose_by_place(mlp))
+    ['down0', 'down3', 'down6', 'down7']
+    """
+    attentions = [branch for branch in branches if branch.is_attention]
+    others = [branch for branch in branches if not branch.is_attention]
+    found = {name for branch in _salient(attentions) for name in branch.values}
+    return found | {branch.last for branch in _salient(others)}
+
+
+def _salient(layers: Sequence[Branch]) -> Iterable[Branch]:
+    edge = len(layers) // 8
+    for index, layer in enumerate(layers):
+        if index < edge or index >= len(layers) - edge or (index - edge) % 3 == 2:
+            yield layer
 
 
 def measure_losses(
