@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from bitwright import graph
+from bitwright.decide.layout.entries import Layout
 from bitwright.decide.layout.static import lay_out
 from bitwright.jobs.calibration import Calibration, observe_tensors
 from bitwright.jobs.opening import Prepared
@@ -18,20 +19,22 @@ __all__ = ["apply_factors", "smooth_activations"]
 
 @logged("smooth activations")
 def smooth_activations(
-    prepared: Prepared, calibration: Calibration
-) -> tuple[Prepared, Mapping[str, Smoothing]]:
-    """Return the model with its activations equalized as its recipe asks, and what did it."""
-    if not prepared.recipe.equalizes_by_data:
-        return prepared, {}
-    planned = lay_out(prepared.model, prepared.recipe).nodes
-    quantized = {name for name, node in planned.items() if node.action == "quantize"}
-    equalize, absorbed = prepared.recipe.equalize, dict[str, Smoothing]()
+    prepared: Prepared, layout: Layout, calibration: Calibration
+) -> tuple[Prepared, Layout, Mapping[str, Smoothing]]:
+    """Return the model with its activations equalized as its recipe asks, and what did it.
+
+    The layout is that of the model: of the given one, and then of the one that is returned.
+    """
+    quantized = {name for name, node in layout.nodes.items() if node.action == "quantize"}
+    equalize, factors = prepared.recipe.equalize, dict[str, Smoothing]()
     if equalize is not None and equalize.absorb_biases:
-        prepared, absorbed = _absorb_biases(prepared, quantized, calibration)
-    if prepared.recipe.smooth is None:
-        return prepared, absorbed
-    prepared, factors = _smooth(prepared, quantized, calibration)
-    return prepared, absorbed | factors
+        prepared, factors = _absorb_biases(prepared, quantized, calibration)
+    if prepared.recipe.smooth is not None:
+        prepared, smoothed = _smooth(prepared, quantized, calibration)
+        factors = factors | smoothed
+    if factors:
+        layout = lay_out(prepared.model, prepared.recipe, keep_float=prepared.keep_float)
+    return prepared, layout, factors
 
 
 def _absorb_biases(

@@ -74,8 +74,8 @@ def quantize_static(
 
 def plan_static(prepared: Prepared, calibration: Calibration) -> Decided:
     """Decide everything about a prepared model."""
-    prepared, smoothing = smooth_activations(prepared, calibration)  # equalize activations
     layout = lay_out(prepared.model, prepared.recipe, keep_float=prepared.keep_float)  # decide
+    prepared, layout, smoothing = smooth_activations(prepared, layout, calibration)  # equalize
     calibrated = calibrate(prepared, layout, calibration)  # observe
     plan = decide_layout(prepared, layout, calibrated)  # decide
     return Decided(prepared, calibrated, msgspec.structs.replace(plan, smoothing=dict(smoothing)))

@@ -79,6 +79,29 @@ def test_models_are_prepared_once_whatever_their_ranges_biases_and_equalization(
     assert len(opened) == 1
 
 
+def test_a_recipe_is_laid_out_once_for_all_samples(monkeypatch):
+    from bitwright.jobs.improve import recipes as module
+
+    laid_out = []
+
+    def count(model, recipe, **options):
+        laid_out.append(recipe)
+        return original(model, recipe, **options)
+
+    original = module.lay_out
+    monkeypatch.setattr(module, "lay_out", count)
+    maker = maker_of(make_cnn(), make_samples(make_cnn(), 16))
+    recipe = load_recipe("int8")
+    first = maker.decide(recipe).plan
+    maker.make(Judged(recipe))
+    assert maker.decide(recipe).plan == first
+    maker.finish(recipe)
+    assert len(laid_out) == 2  # to observe, with a bias for each layer, and to decide
+    maker.forget_all_but(recipe.replace(ranges=MSE()))
+    maker.decide(recipe)
+    assert len(laid_out) > 2  # of a model that may have been prepared anew
+
+
 def test_a_range_that_was_searched_for_is_found_once(monkeypatch):
     searched = []
     from bitwright.decide.scales import parameters as module

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from bitwright.assess.coverage import Coverage, find_coverage
 from bitwright.assess.judge import Judge, Judgement
 from bitwright.data import Sample, Samples, split_samples
+from bitwright.decide.layout.entries import Layout
 from bitwright.decide.layout.static import lay_out
 from bitwright.errors import BitwrightError, ModelError, RecipeError
 from bitwright.graph import carried_model, carry_model, load_model
@@ -124,6 +125,7 @@ class RecipeMaker:
         self._wanted = halves
         self._means = means
         self._opened: dict[bytes, Prepared] = {preparation_key(prepared.recipe): prepared}
+        self._layouts: dict[bytes, Layout] = {}
         self._seen: dict[tuple[bytes, int], _Seen] = {}
         self._progress: dict[bytes, _Progress] = {}
         self._expected: dict[int, list[Mapping[str, Any]]] = {}
@@ -155,6 +157,7 @@ class RecipeMaker:
         """Let go of models and sketches that this recipe has no use for."""
         kept = {preparation_key(recipe), preparation_key(_observed_as(recipe))}
         self._opened = {key: found for key, found in self._opened.items() if key in kept}
+        self._layouts = {key: one for key, one in self._layouts.items() if key == _key(recipe)}
         self._seen = {key: seen for key, seen in self._seen.items() if key[0] in kept}
         self._progress = {key: one for key, one in self._progress.items() if key == _key(recipe)}
 
@@ -270,11 +273,21 @@ class RecipeMaker:
         return self._round(decided, self._halves[half], most), decided.prepared
 
     def _decide(self, recipe: Recipe, seen: _Seen) -> Decided:
-        prepared = apply_factors(self.open(recipe), seen.smoothing)
-        layout = lay_out(prepared.model, recipe, keep_float=prepared.keep_float)
+        if seen.smoothing:  # by factors of these samples, and so another model
+            prepared = apply_factors(self.open(recipe), seen.smoothing)
+            layout = lay_out(prepared.model, recipe, keep_float=prepared.keep_float)
+        else:
+            prepared, layout = self._lay_out(recipe)
         plan = decide_layout(prepared, layout, seen.calibrated)
         plan = msgspec.structs.replace(plan, smoothing=dict(seen.smoothing))
         return Decided(prepared, seen.calibrated, plan)
+
+    def _lay_out(self, recipe: Recipe) -> tuple[Prepared, Layout]:
+        """Return the model as this recipe prepares it with its layout, which all samples share."""
+        prepared, key = self.open(recipe), _key(recipe)
+        if key not in self._layouts:
+            self._layouts[key] = lay_out(prepared.model, recipe, keep_float=prepared.keep_float)
+        return prepared, self._layouts[key]
 
     def _round(self, decided: Decided, calibration: Calibration, most: int) -> Planned:
         if decided.plan.recipe.fine_tune is None:
@@ -291,8 +304,7 @@ class RecipeMaker:
     def _observe(self, recipe: Recipe, calibration: Calibration) -> _Seen:
         # With all nodes that the recipe to start with selects: others only leave some of them out.
         recipe = _observed_as(recipe).replace(select=self.prepared.recipe.select)
-        prepared, factors = smooth_activations(self.open(recipe), calibration)
-        layout = lay_out(prepared.model, recipe, keep_float=prepared.keep_float)
+        prepared, layout, factors = smooth_activations(*self._lay_out(recipe), calibration)
         found = observe_everything(prepared, layout, calibration, means=self._means)
         return _Seen(found, factors)
 
