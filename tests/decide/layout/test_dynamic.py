@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from onnx import TensorProto
@@ -19,6 +20,7 @@ from support.models import build, info, make_cnn, make_mlp, make_transformer, no
 import bitwright
 from bitwright import ModelError, QuantPlan, RecipeError
 from bitwright.numerics.types import FLOAT8E4M3FN, INT4, INT8, INT16, UINT8, UINT16
+from bitwright.plan import NodePlan
 from bitwright.recipe import Emulation, Override, Percentile, Placement, Recipe, Selection
 
 
@@ -45,8 +47,9 @@ def test_a_plan_can_be_kept_changed_and_applied():
     plan = plan_of(model)
     again = QuantPlan.from_json(plan.to_json())
     assert again == plan
-    again.nodes["second"] = type(again.nodes["second"])(op="MatMul", action="float", reason="no")
-    result = bitwright.apply_plan(again, model)
+    second = NodePlan(op="MatMul", action="float", reason="no")
+    changed = msgspec.structs.replace(again, nodes={**again.nodes, "second": second})
+    result = bitwright.apply_plan(changed, model)
     assert result.quantized == {"MatMul": 1}
 
 
