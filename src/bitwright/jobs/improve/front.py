@@ -13,6 +13,7 @@ with the others as they are, until none changes.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -35,6 +36,8 @@ FLOAT_FORM = "float"
 """What tensors between float units are stored as."""
 _ROUNDS = 8
 """How often all units are chosen in turn for one price, if they do not settle before."""
+_ROUNDING = 1e-9
+"""Sums of the same costs in another order differ by less than this share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +122,9 @@ def find_within(units: Units, most: float, edges: Sequence[Edge] = ()) -> Choice
     >>> find_within([conv, head], 4.5).states
     (1, 0)
     """
-    fitting = [point for point in find_front(units, edges) if point.cost <= most]
-    if not fitting:
+    found = _last_within(units, most, edges)
+    if found is None:
         return None
-    found = fitting[-1]
     steps = [
         (_price(options[found.states[place]], one), place, state)
         for place, options in enumerate(units)
@@ -130,14 +132,38 @@ def find_within(units: Units, most: float, edges: Sequence[Edge] = ()) -> Choice
         if one.error < options[found.states[place]].error
     ]
     for _, place, state in sorted(steps):
+        now, other = units[place][found.states[place]], units[place][state]
         # By unit: in the sum, a very small error is rounded off.
-        if units[place][state].error >= units[place][found.states[place]].error:
+        if other.error >= now.error:
+            continue
+        if not edges and found.cost + other.cost - now.cost > most + _ROUNDING * abs(most):
             continue
         states = (*found.states[:place], state, *found.states[place + 1 :])
         tried = add_up(units, states, edges)
         if tried.cost <= most:
             found = tried
     return found
+
+
+def _last_within(units: Units, most: float, edges: Sequence[Edge]) -> Choice | None:
+    """Return the last point of the front that costs no more than this.
+
+    A point has the state of every unit: without edges, few of them are made to find it.
+    """
+    if edges:
+        points = [point for point in find_front(units, edges) if point.cost <= most]
+        return points[-1] if points else None
+    states, steps = _cheapest(units)
+    ends = _ends(steps)
+
+    def after(count: int) -> Choice:
+        chosen = list(states)
+        for _, place, state in steps[:count]:
+            chosen[place] = state
+        return add_up(units, chosen)
+
+    count = bisect_right(ends, most, key=lambda count: after(count).cost)
+    return after(ends[count - 1]) if count else None
 
 
 def _price(now: Option, other: Option) -> float:
@@ -161,13 +187,23 @@ def _cheapest(units: Units) -> tuple[list[int], Steps]:
     return states, sorted(steps)
 
 
+def _ends(steps: Steps) -> list[int]:
+    """Return after how many steps the points are, the cheapest first.
+
+    Units of one price go together: in between, none is better than the two ends.
+    """
+    prices = [price for price, _, _ in steps]
+    return [
+        0,
+        *(n for n in range(1, len(steps) + 1) if n == len(steps) or prices[n] != prices[n - 1]),
+    ]
+
+
 def _walk(units: Units, states: list[int], steps: Steps) -> Iterator[Choice]:
-    yield add_up(units, states)
-    for index, (price, place, state) in enumerate(steps):
-        states[place] = state
-        # Units of one price go together: in between, none is better than the two ends.
-        if index + 1 == len(steps) or steps[index + 1][0] != price:
-            yield add_up(units, states)
+    for begun, end in pairwise([0, *_ends(steps)]):
+        for _, place, state in steps[begun:end]:
+            states[place] = state
+        yield add_up(units, states)
 
 
 Near = Sequence[Sequence[tuple[int, Edge]]]
