@@ -29,7 +29,7 @@ from bitwright.prepare.nearest_to_floor import nearest_to_floor
 from bitwright.prepare.norms_of_one import norms_of_one
 from bitwright.prepare.pads_into_pools import pads_into_pools
 from bitwright.prepare.pads_of_all_axes import pads_of_all_axes
-from bitwright.prepare.passes import Pass, PassResult, run_passes, run_until_stable
+from bitwright.prepare.passes import Pass, run_passes, run_until_stable
 from bitwright.prepare.positive_indices import positive_indices
 from bitwright.prepare.reduce_mean_to_pool import reduce_mean_to_pool
 from bitwright.prepare.simulation import simulate_npu, simulation_steps
@@ -43,49 +43,17 @@ from bitwright.prepare.write_conv_attributes import write_conv_attributes
 from bitwright.recipe import Emulation, Rewrites, Simulation
 
 __all__ = [
-    "PassResult",
     "Trained",
     "approximate",
     "approximates",
-    "batch_norm_to_conv",
-    "channels_last",
     "channels_last_inputs",
-    "clip6_to_relu",
-    "clip_to_relu",
-    "drop_no_ops",
-    "drop_pad_counts",
-    "flatten_weights",
-    "fold_batch_norm",
-    "fold_constants",
-    "fold_gemm_scalars",
-    "fold_scale_shift",
-    "fuse_gelu",
-    "fuse_hard_swish",
-    "fuse_instance_norm",
-    "fuse_l2_norm",
-    "fuse_layer_norm",
-    "fuse_space_to_depth",
     "give_biases",
-    "keep_zero_pads",
-    "nearest_to_floor",
-    "norms_of_one",
-    "pads_into_pools",
-    "pads_of_all_axes",
-    "positive_indices",
     "prepare",
     "prepare_exactly",
     "prepare_weights",
     "read_trained",
-    "reduce_mean_to_pool",
-    "simulate_npu",
     "simulation_steps",
-    "split_fused_products",
-    "split_large_pools",
-    "split_to_slice",
-    "swish_to_mul",
     "widen_bfloat16",
-    "widen_half_floats",
-    "write_conv_attributes",
 ]
 
 
@@ -174,10 +142,6 @@ def prepare_exactly(
     """Run the passes that leave what the model computes, but for rounding and its inputs' layout.
 
     Without `widen`, float16 stays; with `widen_interface`, inputs and outputs are float32, too.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> prepare_exactly(ir.Model(graph, ir_version=10))
-    []
     """
     widened = partial(widen_half_floats, interface=widen_interface)
     first = [Pass(widened, "widened {} float16 tensor")] if widen else []
@@ -191,12 +155,7 @@ def prepare_exactly(
 
 
 def prepare_weights(model: ir.Model, *, optimize: bool = True) -> list[str]:
-    """Run the passes that bring out weights and leave them as they are, float16 ones too.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> prepare_weights(ir.Model(graph, ir_version=10))
-    []
-    """
+    """Run the passes that bring out weights and leave them as they are, float16 ones too."""
     return run_passes(model, [*(_FOR_WEIGHTS if optimize else ()), _FOLD_GEMM_SCALARS])
 
 
@@ -220,12 +179,7 @@ def approximate(
     simulate: Simulation | None = None,
     emulate: Emulation = Emulation(),  # noqa: B008 (frozen)
 ) -> list[str]:
-    """Run the passes that change what the model computes: it imitates the hardware from then on.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> approximate(ir.Model(graph, ir_version=10), rewrite=Rewrites(clip6_to_relu=True))
-    []
-    """
+    """Run the passes that change what the model computes: it imitates the hardware from then on."""
     done = run_passes(model, [_CLIP_TO_RELU], emulate)
     done += run_passes(model, [_CLIP6_TO_RELU], rewrite)
     return done if simulate is None else done + simulate_npu(model, simulate, emulate.simulate)

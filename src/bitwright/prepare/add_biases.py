@@ -19,10 +19,6 @@ def give_biases(model: ir.Model) -> PassResult:
 
     A bias that other nodes read too is copied, also one that an Add puts on top of a MatMul; one
     number for all channels of a Gemm is repeated. A MatMul gets none: that would take a node more.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> give_biases(ir.Model(graph, ir_version=10)).changed
-    0
     """
     names = NameScope(model)
     return PassResult(sum(_give(node, names) for node in model.graph if not node.domain))

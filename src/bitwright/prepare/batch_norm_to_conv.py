@@ -10,37 +10,28 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import CONVOLUTIONS
-from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
 from bitwright.prepare.fold_batch_norm import is_inference_norm, scale_and_shift
-from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
+from bitwright.prepare.passes import Builder, Scope, rewrites
 
 __all__ = ["batch_norm_to_conv"]
 
 
-def batch_norm_to_conv(model: ir.Model) -> PassResult:
-    """Replace every BatchNormalization of known rank 3 to 5; return how many.
+@rewrites("BatchNormalization")
+def batch_norm_to_conv(norm: ir.Node, names: Scope) -> bool | str:
+    """Replace every BatchNormalization of known rank 3 to 5.
 
     The convolution has the batch norm's name and writes its tensor. Why others stay goes to
     `notes`.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> batch_norm_to_conv(ir.Model(graph, ir_version=10)).changed
-    0
     """
-    opset = model.opset_imports.get("", 0)
-
-    def rewrite(node: ir.Node, names: NameScope) -> bool | str:
-        reason = _replace(node, opset, names)
-        return reason is None or f"batch norm {node.name!r} became no convolution: {reason}"
-
-    return rewrite_nodes(model, ("BatchNormalization",), rewrite)
+    reason = _replace(norm, names)
+    return reason is None or f"batch norm {norm.name!r} became no convolution: {reason}"
 
 
-def _replace(norm: ir.Node, opset: int, names: NameScope) -> str | None:
+def _replace(norm: ir.Node, names: Scope) -> str | None:
     """Put a convolution in place of the batch norm, or return why not."""
     x, y = norm.inputs[0], norm.outputs[0]
-    if x is None or not is_inference_norm(norm, opset):
+    if x is None or not is_inference_norm(norm, names.opset):
         return "it is in training mode, or of an opset before 7"
     affine = scale_and_shift(norm)
     if affine is None:

@@ -46,10 +46,6 @@ def channels_last(model: ir.Model) -> PassResult:
 
     Names stay. `channels_last_inputs` says which inputs were transposed, so that data in the layout
     of the original model can be transposed too.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> channels_last(ir.Model(graph, ir_version=10)).changed
-    0
     """
     names = NameScope(model)
     graph, notes = model.graph, []

@@ -9,27 +9,20 @@ from bitwright.graph.constants import constant_tensor
 from bitwright.graph.editing import remove_nodes, replace_value
 from bitwright.graph.names import NameScope
 from bitwright.prepare.matching import least_rank
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import rewrites
 
 __all__ = ["drop_no_ops"]
 
 _NEUTRAL = {op.op_type: op.neutral for op in OPERATORS.values() if op.neutral is not None}
 
 
-def drop_no_ops(model: ir.Model) -> PassResult:
-    """Drop every node whose output is its input; return how many.
+@rewrites("Identity", *_NEUTRAL, since=7)
+def drop_no_ops(node: ir.Node, names: NameScope) -> bool:
+    """Drop every node whose output is its input.
 
     Graph inputs and outputs keep their names, so a node between an input and an output stays. One
     also stays where its constant could give the tensor more dimensions.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> drop_no_ops(ir.Model(graph, ir_version=10)).changed
-    0
     """
-    return rewrite_nodes(model, ("Identity", *_NEUTRAL), _drop, since=7)
-
-
-def _drop(node: ir.Node, names: NameScope) -> bool:
     value = _unchanged(node)
     if value is None or node.graph is None:
         return False

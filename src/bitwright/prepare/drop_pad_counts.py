@@ -10,22 +10,14 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import rewrites
 
 __all__ = ["drop_pad_counts"]
 
 
-def drop_pad_counts(model: ir.Model) -> PassResult:
-    """Take the attribute from every AveragePool that rounds up and has no pads; return how many.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> drop_pad_counts(ir.Model(graph, ir_version=10)).changed
-    0
-    """
-    return rewrite_nodes(model, ("AveragePool",), _drop)
-
-
-def _drop(pool: ir.Node, names: NameScope) -> bool:
+@rewrites("AveragePool")
+def drop_pad_counts(pool: ir.Node, names: NameScope) -> bool:
+    """Take the attribute from every AveragePool that rounds up and has no pads."""
     attributes = pool.attributes
     padded = any(attributes.get_ints("pads", [])) or (
         attributes.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID")

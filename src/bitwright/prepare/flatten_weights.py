@@ -8,9 +8,8 @@ import onnx_ir as ir
 from bitwright.graph import NameScope
 from bitwright.graph.constants import is_constant
 from bitwright.graph.editing import add_initializer, drop_if_unused, graph_of, insert_behind_value
-from bitwright.graph.subgraphs import iter_graphs
 from bitwright.graph.tensors import reshaped
-from bitwright.prepare.passes import PassResult
+from bitwright.prepare.passes import PassResult, Scope, rewrite_nodes
 
 __all__ = ["flatten_weights"]
 
@@ -21,33 +20,28 @@ def flatten_weights(model: ir.Model) -> PassResult:
     A product of an input with fewer axes than its weight gets its missing ones from an Unsqueeze.
     Where it is not known how many axes the input has, the weight stays as it is. Weights are not
     read.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> flatten_weights(ir.Model(graph, ir_version=10)).changed
-    0
     """
-    names = NameScope(model)
     flat: dict[ir.Value, ir.Value] = {}
-    opset = model.opset_imports.get("", 13)
-    for _, graph in iter_graphs(model):
-        for node in list(graph):
-            if node.domain or node.op_type != "MatMul":
-                continue
-            source, weight = node.inputs
-            if source is None or weight is None or not _has_leading_ones(weight):
-                continue
-            assert weight.shape is not None
-            if source.shape is None:
-                continue
-            # A vector counts as a row, and the row goes again.
-            missing = len(weight.shape) - max(len(source.shape), 2)
-            if missing > 0 and opset < 13:
-                continue
-            if weight not in flat:
-                flat[weight] = _matrix_of(weight, names)
-            node.replace_input_with(1, flat[weight])
-            if missing > 0:
-                _widen_result(node, missing, names)
+
+    def flatten(node: ir.Node, names: Scope) -> bool:
+        source, weight = node.inputs
+        if source is None or weight is None or not _has_leading_ones(weight):
+            return False
+        assert weight.shape is not None
+        if source.shape is None:
+            return False
+        # A vector counts as a row, and the row goes again.
+        missing = len(weight.shape) - max(len(source.shape), 2)
+        if missing > 0 and names.opset < 13:
+            return False
+        if weight not in flat:
+            flat[weight] = _matrix_of(weight, names)
+        node.replace_input_with(1, flat[weight])
+        if missing > 0:
+            _widen_result(node, missing, names)
+        return True
+
+    rewrite_nodes(model, ("MatMul",), flatten)
     for weight in flat:
         drop_if_unused(weight)
     return PassResult(len(flat))

@@ -14,29 +14,21 @@ from bitwright.graph.constants import float_constant_of
 from bitwright.graph.editing import is_training_norm
 from bitwright.graph.names import NameScope
 from bitwright.prepare.linear import Array, absorb_after, linear_before
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import Scope, rewrites
 
 __all__ = ["fold_batch_norm", "is_inference_norm", "scale_and_shift"]
 
 
-def fold_batch_norm(model: ir.Model) -> PassResult:
-    """Fold every BatchNormalization that directly follows a linear node; return how many.
+@rewrites("BatchNormalization")
+def fold_batch_norm(norm: ir.Node, names: Scope) -> bool:
+    """Fold every BatchNormalization that directly follows a linear node.
 
     Linear nodes are Conv, ConvTranspose and Gemm, also with the addition of a constant bias
     behind them, and MatMul with such an addition. The folded node writes the tensor that the
     batch norm wrote. A batch norm stays where the tensor before it has other readers, where
     parameters are computed at run time, and where it is in training mode.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> fold_batch_norm(ir.Model(graph, ir_version=10)).changed
-    0
     """
-    opset = model.opset_imports.get("", 0)
-
-    def rewrite(node: ir.Node, names: NameScope) -> bool:
-        return is_inference_norm(node, opset) and _fold(node, names)
-
-    return rewrite_nodes(model, ("BatchNormalization",), rewrite)
+    return is_inference_norm(norm, names.opset) and _fold(norm, names)
 
 
 def is_inference_norm(node: ir.Node, opset: int) -> bool:

@@ -12,25 +12,18 @@ import onnx_ir as ir
 from bitwright.graph.constants import float_constant_of
 from bitwright.graph.editing import replace_constant
 from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import rewrites
 
 __all__ = ["fold_gemm_scalars"]
 
 
-def fold_gemm_scalars(model: ir.Model) -> PassResult:
-    """Set alpha and beta of every Gemm to 1 where a constant can take them; return how many.
+@rewrites("Gemm")
+def fold_gemm_scalars(node: ir.Node, names: NameScope) -> bool:
+    """Set alpha and beta of every Gemm to 1 where a constant can take them.
 
     alpha goes into B, or into A where only that is constant; beta goes into C. Where nothing is
     constant the attribute stays. A constant that other nodes read too is copied.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> fold_gemm_scalars(ir.Model(graph, ir_version=10)).changed
-    0
     """
-    return rewrite_nodes(model, ("Gemm",), _fold_both)
-
-
-def _fold_both(node: ir.Node, names: NameScope) -> bool:
     alpha = _fold(node, "alpha", (1, 0), names)
     return _fold(node, "beta", (2,), names) or alpha
 

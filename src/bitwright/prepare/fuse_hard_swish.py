@@ -21,25 +21,18 @@ from bitwright.prepare.matching import (
     private_producer,
     private_reader,
 )
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import rewrites
 
 __all__ = ["fuse_hard_swish"]
 
 
-def fuse_hard_swish(model: ir.Model) -> PassResult:
-    """Replace every clip(x + 3, 0, 6) / 6, also with x multiplied into it; return how many.
+@rewrites("Clip", since=7)
+def fuse_hard_swish(clip: ir.Node, names: NameScope) -> bool:
+    """Replace every clip(x + 3, 0, 6) / 6, also with x multiplied into it.
 
     The division may stand behind the clip, behind the product or on x, and may be a product with
     1/6. The last tensor keeps its name. Nodes stay where a tensor in between has other readers.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> fuse_hard_swish(ir.Model(graph, ir_version=10)).changed
-    0
     """
-    return rewrite_nodes(model, ("Clip",), _fuse, since=7)
-
-
-def _fuse(clip: ir.Node, names: NameScope) -> bool:
     found = _match_clip(clip)
     behind = private_reader(clip.outputs[0])
     if found is None or behind is None:

@@ -26,27 +26,19 @@ from bitwright.prepare.matching import (
     operands,
     step,
 )
-from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
+from bitwright.prepare.passes import Builder, rewrites
 
 __all__ = ["fuse_instance_norm"]
 
 
-def fuse_instance_norm(model: ir.Model) -> PassResult:
-    """Replace the nodes of every instance norm, in any order of operands; return how many.
+@rewrites("Add", "Div", "Mul", since=7)
+def fuse_instance_norm(node: ir.Node, names: NameScope) -> bool:
+    """Replace the nodes of every instance norm, in any order of operands.
 
     Means are GlobalAveragePool or ReduceMean over all dimensions behind the second. The last tensor
     keeps its name. Nodes stay where a tensor in between has other readers.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> fuse_instance_norm(ir.Model(graph, ir_version=10)).changed
-    0
     """
-    return rewrite_nodes(
-        model,
-        ("Add", "Div", "Mul"),
-        lambda node, names: _fuse_factored(node, names) or _fuse_plain(node, names),
-        since=7,
-    )
+    return _fuse_factored(node, names) or _fuse_plain(node, names)
 
 
 def _fuse_factored(last: ir.Node, names: NameScope) -> bool:

@@ -26,7 +26,7 @@ from bitwright.prepare.matching import (
     squared,
     step,
 )
-from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
+from bitwright.prepare.passes import Builder, rewrites
 
 __all__ = ["fuse_l2_norm"]
 
@@ -41,20 +41,13 @@ class _Length(NamedTuple):
     """Epsilon: the shortest length that the guard leaves as it is."""
 
 
-def fuse_l2_norm(model: ir.Model) -> PassResult:
-    """Replace the nodes of every L2 norm over one axis, in any order of operands; return how many.
+@rewrites("Div", "Mul", since=7)
+def fuse_l2_norm(last: ir.Node, names: NameScope) -> bool | str:
+    """Replace the nodes of every L2 norm over one axis, in any order of operands.
 
     The last tensor keeps its name. Nodes stay where a tensor in between has other readers; a guard
     that is too large to be dropped is in the notes.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> fuse_l2_norm(ir.Model(graph, ir_version=10)).changed
-    0
     """
-    return rewrite_nodes(model, ("Div", "Mul"), _fuse, since=7)
-
-
-def _fuse(last: ir.Node, names: NameScope) -> bool | str:
     found = _match(last)
     if found is None:
         return False

@@ -23,27 +23,20 @@ from bitwright.prepare.matching import (
     match_gain_and_bias,
     step,
 )
-from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
+from bitwright.prepare.passes import Builder, rewrites
 
 __all__ = ["fuse_layer_norm"]
 
 _STANDARD_OPSET = 17
 
 
-def fuse_layer_norm(model: ir.Model) -> PassResult:
-    """Replace the nodes of every layer norm over the last axis; return how many.
+@rewrites("Div", since=_STANDARD_OPSET)
+def fuse_layer_norm(division: ir.Node, names: NameScope) -> bool:
+    """Replace the nodes of every layer norm over the last axis.
 
     The last tensor keeps its name. Nodes stay where a tensor in between has other readers, and in
     models below opset 17.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> fuse_layer_norm(ir.Model(graph, ir_version=10)).changed
-    0
     """
-    return rewrite_nodes(model, ("Div",), _fuse, since=_STANDARD_OPSET)
-
-
-def _fuse(division: ir.Node, names: NameScope) -> bool:
     matched = Matched([division])
     found = match_deviation(division.inputs[1], matched, _mean_of)
     if found is None or found.difference is not division.inputs[0] or found.x.shape is None:

@@ -12,26 +12,19 @@ import onnx_ir as ir
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import static_shape
 from bitwright.prepare.matching import private_reader
-from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
+from bitwright.prepare.passes import Builder, rewrites
 
 __all__ = ["fuse_space_to_depth"]
 
 _PERMUTATIONS = ([0, 1, 2, 4, 3, 5], [0, 1, 3, 2], [0, 2, 1, 3, 4])
 
 
-def fuse_space_to_depth(model: ir.Model) -> PassResult:
-    """Replace every such chain whose shapes are known by a SpaceToDepth; return how many.
+@rewrites("Reshape", since=5)
+def fuse_space_to_depth(first: ir.Node, names: NameScope) -> bool:
+    """Replace every such chain whose shapes are known by a SpaceToDepth.
 
     The last tensor keeps its name. Nodes stay where a tensor in between has other readers.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> fuse_space_to_depth(ir.Model(graph, ir_version=10)).changed
-    0
     """
-    return rewrite_nodes(model, ("Reshape",), _fuse, since=5)
-
-
-def _fuse(first: ir.Node, names: NameScope) -> bool:
     chain = [first]
     for permutation in _PERMUTATIONS:
         for op_type in ("Transpose", "Reshape"):

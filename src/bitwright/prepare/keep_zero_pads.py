@@ -13,22 +13,14 @@ import onnx_ir as ir
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import static_shape
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import rewrites
 
 __all__ = ["keep_zero_pads"]
 
 
-def keep_zero_pads(model: ir.Model) -> PassResult:
-    """Write explicit zero pads on each MaxPool that a Pad could be fused into; return how many.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> keep_zero_pads(ir.Model(graph, ir_version=10)).changed
-    0
-    """
-    return rewrite_nodes(model, ("MaxPool",), _keep_apart)
-
-
-def _keep_apart(pool: ir.Node, names: NameScope) -> bool:
+@rewrites("MaxPool")
+def keep_zero_pads(pool: ir.Node, names: NameScope) -> bool:
+    """Write explicit zero pads on each MaxPool that a Pad could be fused into."""
     attributes = pool.attributes
     rounds_up = attributes.get_int("ceil_mode", 0) == 1
     padded = attributes.get_string("auto_pad", "NOTSET") != "NOTSET" or any(

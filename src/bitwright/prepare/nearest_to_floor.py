@@ -16,7 +16,7 @@ import onnx_ir as ir
 from bitwright.graph import static_shape
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import rewrites
 
 __all__ = ["nearest_to_floor"]
 
@@ -30,17 +30,9 @@ _ROUNDINGS: dict[str, Callable[[Places], Places]] = {
 }
 
 
-def nearest_to_floor(model: ir.Model) -> PassResult:
-    """Give each Resize to the nearest value the mode floor, where it is the same one.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> nearest_to_floor(ir.Model(graph, ir_version=10)).changed
-    0
-    """
-    return rewrite_nodes(model, ("Resize",), _write, since=11)
-
-
-def _write(resize: ir.Node, names: NameScope) -> bool | str:
+@rewrites("Resize", since=11)
+def nearest_to_floor(resize: ir.Node, names: NameScope) -> bool | str:
+    """Give each Resize to the nearest value the mode floor, where it is the same one."""
     attributes = resize.attributes
     nearest = attributes.get_string("nearest_mode", "round_prefer_floor")
     mode = attributes.get_string("coordinate_transformation_mode", "half_pixel")

@@ -10,28 +10,16 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from bitwright.graph.editing import is_training_norm, replace_inputs
-from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import Scope, rewrites
 
 __all__ = ["norms_of_one"]
 
 
-def norms_of_one(model: ir.Model) -> PassResult:
-    """Replace every training batch norm of a batch of one whose statistics are not read.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> norms_of_one(ir.Model(graph, ir_version=10)).changed
-    0
-    """
-    opset = model.opset_imports.get("", 0)
-
-    def rewrite(node: ir.Node, names: NameScope) -> bool:
-        return is_training_norm(node, opset) and _replace(node)
-
-    return rewrite_nodes(model, ("BatchNormalization",), rewrite, since=7)
-
-
-def _replace(norm: ir.Node) -> bool:
+@rewrites("BatchNormalization", since=7)
+def norms_of_one(norm: ir.Node, names: Scope) -> bool:
+    """Replace every training batch norm of a batch of one whose statistics are not read."""
+    if not is_training_norm(norm, names.opset):
+        return False
     source, *statistics = norm.inputs[0], *norm.outputs[1:]
     shape = None if source is None else source.shape
     if shape is None or len(shape) < 3 or shape[0] != 1:

@@ -15,22 +15,14 @@ import onnx_ir as ir
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import remove_nodes, replace_inputs
 from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import rewrites
 
 __all__ = ["pads_into_pools"]
 
 
-def pads_into_pools(model: ir.Model) -> PassResult:
-    """Fold every Pad with minus infinity, or the lowest number, into its MaxPool; return how many.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> pads_into_pools(ir.Model(graph, ir_version=10)).changed
-    0
-    """
-    return rewrite_nodes(model, ("MaxPool",), _fold, since=11)
-
-
-def _fold(pool: ir.Node, names: NameScope) -> bool:
+@rewrites("MaxPool", since=11)
+def pads_into_pools(pool: ir.Node, names: NameScope) -> bool:
+    """Fold every Pad with minus infinity, or the lowest number, into its MaxPool."""
     pad = pool.inputs[0].producer() if pool.inputs[0] is not None else None
     if pad is None or pad.op_type != "Pad" or pad.domain or not _counts_every_place(pool):
         return False

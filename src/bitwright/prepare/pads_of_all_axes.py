@@ -8,22 +8,14 @@ import onnx_ir as ir
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import drop_if_unused, replace_inputs
 from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
+from bitwright.prepare.passes import Builder, rewrites
 
 __all__ = ["pads_of_all_axes"]
 
 
-def pads_of_all_axes(model: ir.Model) -> PassResult:
-    """Give each Pad with constant axes the pads of all of them; return how many had axes.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> pads_of_all_axes(ir.Model(graph, ir_version=10)).changed
-    0
-    """
-    return rewrite_nodes(model, ("Pad",), _write, since=18)
-
-
-def _write(pad: ir.Node, names: NameScope) -> bool | str:
+@rewrites("Pad", since=18)
+def pads_of_all_axes(pad: ir.Node, names: NameScope) -> bool | str:
+    """Give each Pad with constant axes the pads of all of them."""
     if input_at(pad, 3) is None:
         return False
     axes, pads, source = constant_of(pad.inputs[3]), constant_of(pad.inputs[1]), pad.inputs[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
+from functools import update_wrapper
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,16 @@ from bitwright.graph import (
     replace_value,
 )
 
-__all__ = ["Builder", "Pass", "PassResult", "rewrite_nodes", "run_passes", "run_until_stable"]
+__all__ = [
+    "Builder",
+    "Pass",
+    "PassResult",
+    "Scope",
+    "rewrite_nodes",
+    "rewrites",
+    "run_passes",
+    "run_until_stable",
+]
 
 
 class PassResult(NamedTuple):
@@ -74,26 +84,62 @@ def run_until_stable(model: ir.Model, passes: Sequence[Pass]) -> list[str]:
     return [sentence for report in reports for sentence in report]
 
 
+class Scope(NameScope):
+    """The names of a model whose nodes are rewritten, and the opset that they are of."""
+
+    def __init__(self, model: ir.Model) -> None:
+        super().__init__(model)
+        self.opset = model.opset_imports.get("", 0)
+
+
+Rewrite = Callable[[ir.Node, Scope], bool | str]
+"""Returns whether it changed a node, or a sentence that says why it did not."""
+
+
+def rewrites(
+    *op_types: str, since: int = 0, domain: str = ""
+) -> Callable[[Rewrite], Callable[[ir.Model], PassResult]]:
+    """Make a pass of the rewrite of one node; see `rewrite_nodes`.
+
+    >>> @rewrites("Neg")
+    ... def neg_to_abs(node, names):
+    ...     node.op_type = "Abs"
+    ...     return True
+    >>> node = ir.node("Neg", [ir.Value(name="x")])
+    >>> model = ir.Model(ir.Graph([], [], nodes=[node], opset_imports={"": 21}), ir_version=10)
+    >>> neg_to_abs(model), node.op_type
+    (PassResult(changed=1, notes=()), 'Abs')
+    """
+
+    def make_pass(rewrite: Rewrite) -> Callable[[ir.Model], PassResult]:
+        def run(model: ir.Model) -> PassResult:
+            return rewrite_nodes(model, op_types, rewrite, since=since, domain=domain)
+
+        return update_wrapper(run, rewrite, ("__doc__", "__name__", "__module__", "__qualname__"))
+
+    return make_pass
+
+
 def rewrite_nodes(
     model: ir.Model,
     op_types: Collection[str],
-    rewrite: Callable[[ir.Node, NameScope], bool | str],
+    rewrite: Rewrite,
     *,
     since: int = 0,
+    domain: str = "",
 ) -> PassResult:
-    """Offer each standard node of these types to a rewrite, at every level of the model.
+    """Offer each node of these types to a rewrite, at every level of the model.
 
-    It returns whether it changed the node, or a sentence that says why it did not. Models of an
-    opset before `since` are left alone: before 7, arithmetic did not broadcast, but aligned by an
-    attribute.
+    Models of an opset before `since` are left alone: before 7, arithmetic did not broadcast, but
+    aligned by an attribute.
     """
-    if model.opset_imports.get("", 0) < since:
+    names = Scope(model)
+    if names.opset < since:
         return PassResult()
-    names = NameScope(model)
     changed, notes = 0, []
     for _, graph in iter_graphs(model):
         for node in list(graph):
-            if node.domain or node.op_type not in op_types or node.graph is not graph:
+            if node.domain != domain or node.op_type not in op_types or node.graph is not graph:
                 continue  # the last of these: it is gone with another one
             result = rewrite(node, names)
             if isinstance(result, str):

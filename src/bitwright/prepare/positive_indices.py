@@ -8,22 +8,14 @@ import onnx_ir as ir
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import drop_if_unused
 from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
+from bitwright.prepare.passes import Builder, rewrites
 
 __all__ = ["positive_indices"]
 
 
-def positive_indices(model: ir.Model) -> PassResult:
-    """Add the size of its axis to each negative constant index; return how many nodes had some.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> positive_indices(ir.Model(graph, ir_version=10)).changed
-    0
-    """
-    return rewrite_nodes(model, ("Gather",), _write)
-
-
-def _write(gather: ir.Node, names: NameScope) -> bool | str:
+@rewrites("Gather")
+def positive_indices(gather: ir.Node, names: NameScope) -> bool | str:
+    """Add the size of its axis to each negative constant index."""
     indices, source = constant_of(input_at(gather, 1)), gather.inputs[0]
     if indices is None or not np.any(indices < 0):
         return False

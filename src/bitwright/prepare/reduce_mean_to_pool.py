@@ -7,25 +7,18 @@ import onnx_ir as ir
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
 from bitwright.prepare.matching import known_axes
-from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
+from bitwright.prepare.passes import Builder, rewrites
 
 __all__ = ["reduce_mean_to_pool"]
 
 
-def reduce_mean_to_pool(model: ir.Model) -> PassResult:
-    """Replace every ReduceMean over the last two of four dimensions; return how many.
+@rewrites("ReduceMean")
+def reduce_mean_to_pool(mean: ir.Node, names: NameScope) -> bool:
+    """Replace every ReduceMean over the last two of four dimensions.
 
     Axes may be in any order, negative, an attribute or an input. The pool has the mean's name.
     Where the two dimensions went, a Flatten behind it takes them away.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> reduce_mean_to_pool(ir.Model(graph, ir_version=10)).changed
-    0
     """
-    return rewrite_nodes(model, ("ReduceMean",), _replace)
-
-
-def _replace(mean: ir.Node, names: NameScope) -> bool:
     x, y = mean.inputs[0], mean.outputs[0]
     axes = known_axes(mean)
     if x is None or x.shape is None or len(x.shape) != 4 or axes is None:

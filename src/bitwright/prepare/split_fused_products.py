@@ -8,45 +8,29 @@ Both are ONNX Runtime's own, of the domain com.microsoft, and have no n-bit form
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.constants import input_at, is_constant
 from bitwright.graph.editing import graph_of
-from bitwright.graph.names import NameScope
-from bitwright.graph.subgraphs import iter_graphs
-from bitwright.prepare.passes import Builder, PassResult
+from bitwright.prepare.passes import Builder, Scope, rewrites
 
 __all__ = ["split_fused_products"]
 
 _DOMAIN = "com.microsoft"
 
 
-def split_fused_products(model: ir.Model) -> PassResult:
-    """Split every FusedMatMul and Attention with a constant weight; return how many.
+@rewrites("FusedMatMul", "Attention", domain=_DOMAIN)
+def split_fused_products(node: ir.Node, names: Scope) -> bool | str:
+    """Split every FusedMatMul and Attention with a constant weight.
 
     The MatMul keeps the node's name. What has no such form stays, with the reason.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> split_fused_products(ir.Model(graph, ir_version=10)).changed
-    0
     """
-    names = NameScope(model)
-    opset = model.opset_imports.get("", 0)
-    changed, notes = 0, []
-    for _, graph in iter_graphs(model):
-        for node in list(graph):
-            split = _SPLITS.get(node.op_type) if node.domain == _DOMAIN else None
-            if split is None or not _has_matrix(node):
-                continue
-            reason = split(node, names, opset)
-            if reason is None:
-                changed += 1
-            else:
-                notes.append(f"{node.op_type} {node.name!r} keeps its float weight: {reason}")
-    return PassResult(changed, tuple(notes))
+    if not _has_matrix(node):
+        return False
+    split = _split_attention if node.op_type == "Attention" else _split_fused_matmul
+    reason = split(node, names)
+    return reason is None or f"{node.op_type} {node.name!r} keeps its float weight: {reason}"
 
 
 def _has_matrix(node: ir.Node) -> bool:
@@ -56,7 +40,7 @@ def _has_matrix(node: ir.Node) -> bool:
     return weight.shape is not None and weight.shape.is_static() and len(weight.shape) == 2
 
 
-def _split_fused_matmul(node: ir.Node, names: NameScope, opset: int) -> str | None:
+def _split_fused_matmul(node: ir.Node, names: Scope) -> str | None:
     for attribute in ("transA", "transBatchA", "transBatchB"):
         if node.attributes.get_int(attribute, 0):
             return f"it has {attribute}"
@@ -75,9 +59,9 @@ def _split_fused_matmul(node: ir.Node, names: NameScope, opset: int) -> str | No
     return None
 
 
-def _split_attention(node: ir.Node, names: NameScope, opset: int) -> str | None:
-    if opset < 13:
-        return f"a Split by sizes needs opset 13, and the model has {opset}"
+def _split_attention(node: ir.Node, names: Scope) -> str | None:
+    if names.opset < 13:
+        return f"a Split by sizes needs opset 13, and the model has {names.opset}"
     present = node.outputs[1:]
     if input_at(node, 4) is not None or any(v.uses() or v.is_graph_output() for v in present):
         return "its past and present are in one tensor, and MultiHeadAttention takes two"
@@ -119,9 +103,3 @@ def _split_attention(node: ir.Node, names: NameScope, opset: int) -> str | None:
     graph_of(node.outputs[0]).insert_before(node, attention)
     build.finish(attention.outputs[0])
     return None
-
-
-_SPLITS: dict[str, Callable[[ir.Node, NameScope, int], str | None]] = {
-    "FusedMatMul": _split_fused_matmul,
-    "Attention": _split_attention,
-}

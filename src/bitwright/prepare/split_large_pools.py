@@ -11,7 +11,7 @@ import math
 import onnx_ir as ir
 
 from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
+from bitwright.prepare.passes import Builder, rewrites
 
 __all__ = ["split_large_pools"]
 
@@ -19,19 +19,12 @@ _MAX_POOLED_VALUES = 512
 """How many values a pool of the NPU adds up."""
 
 
-def split_large_pools(model: ir.Model) -> PassResult:
-    """Put an AveragePool before every GlobalAveragePool over more than 512 values; return how many.
+@rewrites("GlobalAveragePool")
+def split_large_pools(pool: ir.Node, names: NameScope) -> bool | str:
+    """Put an AveragePool before every GlobalAveragePool over more than 512 values.
 
     Why a large pool stays, or one of unknown size, is in the notes.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> split_large_pools(ir.Model(graph, ir_version=10)).changed
-    0
     """
-    return rewrite_nodes(model, ("GlobalAveragePool",), _split)
-
-
-def _split(pool: ir.Node, names: NameScope) -> bool | str:
     x = pool.inputs[0]
     if x is None or x.shape is None or len(x.shape) != 4:
         return f"pool {pool.name!r} was not split: its input is not known to be 4-dimensional"

@@ -9,46 +9,19 @@ import onnx_ir as ir
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import remove_nodes, replace_value
 from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
+from bitwright.prepare.passes import Builder, rewrites
 
 __all__ = ["split_to_slice"]
 
 
-def split_to_slice(model: ir.Model) -> PassResult:
-    """Replace every Split whose sizes are known in advance; return how many.
+# Before opset 10 a Slice takes no inputs.
+@rewrites("Split", since=10)
+def split_to_slice(split: ir.Node, names: NameScope) -> bool | str:
+    """Replace every Split whose sizes are known in advance.
 
     The slices are called after the Split, with a number, and write its tensors. Why a Split stays
     is in the notes.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> split_to_slice(ir.Model(graph, ir_version=10)).changed
-    0
     """
-    # Before opset 10 a Slice takes no inputs.
-    return rewrite_nodes(model, ("Split",), _replace, since=10)
-
-
-def _sizes(split: ir.Node) -> list[int] | None:
-    """Return how much of the axis each output gets."""
-    if "split" in split.attributes:
-        return list(split.attributes.get_ints("split", []))
-    given = input_at(split, 1)
-    if given is not None:
-        array = constant_of(given)
-        return None if array is None else [int(size) for size in array.reshape(-1)]
-    x = split.inputs[0]
-    axis = split.attributes.get_int("axis", 0)
-    if x is None or x.shape is None or not -len(x.shape) <= axis < len(x.shape):
-        return None
-    total = x.shape[axis]
-    if not isinstance(total, int):
-        return None
-    count = split.attributes.get_int("num_outputs", len(split.outputs))
-    part = -(-total // count)  # the last one is smaller where it does not come out even
-    return [max(0, min(part, total - index * part)) for index in range(count)]
-
-
-def _replace(split: ir.Node, names: NameScope) -> bool | str:
     x, sizes = split.inputs[0], _sizes(split)
     if sizes is None:
         return f"Split {split.name!r} became no slices: its sizes are not fixed"
@@ -71,3 +44,23 @@ def _replace(split: ir.Node, names: NameScope) -> bool | str:
         replace_value(output, part)
     remove_nodes([split])
     return True
+
+
+def _sizes(split: ir.Node) -> list[int] | None:
+    """Return how much of the axis each output gets."""
+    if "split" in split.attributes:
+        return list(split.attributes.get_ints("split", []))
+    given = input_at(split, 1)
+    if given is not None:
+        array = constant_of(given)
+        return None if array is None else [int(size) for size in array.reshape(-1)]
+    x = split.inputs[0]
+    axis = split.attributes.get_int("axis", 0)
+    if x is None or x.shape is None or not -len(x.shape) <= axis < len(x.shape):
+        return None
+    total = x.shape[axis]
+    if not isinstance(total, int):
+        return None
+    count = split.attributes.get_int("num_outputs", len(split.outputs))
+    part = -(-total // count)  # the last one is smaller where it does not come out even
+    return [max(0, min(part, total - index * part)) for index in range(count)]

@@ -10,22 +10,14 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
+from bitwright.prepare.passes import Builder, rewrites
 
 __all__ = ["swish_to_mul"]
 
 
-def swish_to_mul(model: ir.Model) -> PassResult:
-    """Replace every HardSwish and Swish by its two factors and their product; return how many.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> swish_to_mul(ir.Model(graph, ir_version=10)).changed
-    0
-    """
-    return rewrite_nodes(model, ("HardSwish", "Swish"), _replace)
-
-
-def _replace(swish: ir.Node, names: NameScope) -> bool:
+@rewrites("HardSwish", "Swish")
+def swish_to_mul(swish: ir.Node, names: NameScope) -> bool:
+    """Replace every HardSwish and Swish by its two factors and their product."""
     x, y = swish.inputs[0], swish.outputs[0]
     assert x is not None  # both ops have just one input
     build = Builder(swish, names)

@@ -28,10 +28,6 @@ def widen_half_floats(model: ir.Model, *, interface: bool = False) -> PassResult
 
     With `interface`, its inputs and outputs become float32 as well; else a Cast stands behind
     and before them.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> widen_half_floats(ir.Model(graph, ir_version=10)).changed
-    0
     """
     inputs = [value for value in model.graph.inputs if value.dtype == _HALF]
     outputs = [value for value in model.graph.outputs if value.dtype == _HALF]
@@ -50,10 +46,6 @@ def widen_bfloat16(model: ir.Model) -> PassResult:
     """Turn a model with weights in bfloat16 into one of float32, its inputs and outputs, too.
 
     Others stay: they may cast to bfloat16 and back, to round as other hardware does.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> widen_bfloat16(ir.Model(graph, ir_version=10)).changed
-    0
     """
     tensors = (slot.tensor for slot in tensor_slots(model))
     if not any(tensor.dtype == _BRAIN and tensor.size > 1 for tensor in tensors):

@@ -11,24 +11,17 @@ import onnx_ir as ir
 from bitwright.graph import static_shape
 from bitwright.graph.constants import input_at
 from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import rewrites
 
 __all__ = ["write_conv_attributes"]
 
 
-def write_conv_attributes(model: ir.Model) -> PassResult:
-    """Give every Conv and ConvTranspose all five attributes; return how many lacked one.
+@rewrites("Conv", "ConvTranspose")
+def write_conv_attributes(conv: ir.Node, names: NameScope) -> bool | str:
+    """Give every Conv and ConvTranspose all five attributes.
 
     Where `auto_pad` says how to pad, no pads are written: a node has one or the other.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> write_conv_attributes(ir.Model(graph, ir_version=10)).changed
-    0
     """
-    return rewrite_nodes(model, ("Conv", "ConvTranspose"), _write)
-
-
-def _write(conv: ir.Node, names: NameScope) -> bool | str:
     weight = input_at(conv, 1)
     shape = None if weight is None else static_shape(weight)
     if shape is None:

@@ -9,7 +9,7 @@ from bitwright.graph.editing import replace_constant
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
 from bitwright.prepare.matching import clip_limits
-from bitwright.prepare.passes import Builder, PassResult, rewrite_nodes
+from bitwright.prepare.passes import Builder, Scope, rewrites
 from bitwright.prepare.simulation.scaling import multiply_behind
 from bitwright.targets.npu_operations import is_npu_hard_sigmoid
 
@@ -29,17 +29,9 @@ def _is_float(node: ir.Node) -> bool:
     return element_type(node.outputs[0]) in (ir.DataType.FLOAT, None)
 
 
-def round_leaky_slopes(model: ir.Model) -> PassResult:
-    """Make the slope of every LeakyRelu a multiple of 1/256; return how many.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> round_leaky_slopes(ir.Model(graph, ir_version=10)).changed
-    0
-    """
-    return rewrite_nodes(model, ("LeakyRelu",), _round_slope)
-
-
-def _round_slope(node: ir.Node, names: NameScope) -> bool:
+@rewrites("LeakyRelu")
+def round_leaky_slopes(node: ir.Node, names: NameScope) -> bool:
+    """Make the slope of every LeakyRelu a multiple of 1/256."""
     if not _is_float(node):
         return False
     alpha = node.attributes.get_float("alpha", 0.01)
@@ -47,17 +39,9 @@ def _round_slope(node: ir.Node, names: NameScope) -> bool:
     return True
 
 
-def harden_sigmoids(model: ir.Model) -> PassResult:
-    """Replace every Sigmoid by max(0, min(1, x / 6 + 1 / 2)); return how many.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> harden_sigmoids(ir.Model(graph, ir_version=10)).changed
-    0
-    """
-    return rewrite_nodes(model, ("Sigmoid",), _harden)
-
-
-def _harden(node: ir.Node, names: NameScope) -> bool:
+@rewrites("Sigmoid")
+def harden_sigmoids(node: ir.Node, names: NameScope) -> bool:
+    """Replace every Sigmoid by max(0, min(1, x / 6 + 1 / 2))."""
     if not _is_float(node):
         return False
     build = Builder(node, names)
@@ -67,47 +51,30 @@ def _harden(node: ir.Node, names: NameScope) -> bool:
     return True
 
 
-def scale_hard_sigmoids(model: ir.Model) -> PassResult:
-    """Put the NPU's slope behind every HardSigmoid that it has; return how many.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> scale_hard_sigmoids(ir.Model(graph, ir_version=10)).changed
-    0
-    """
-    return rewrite_nodes(model, ("HardSigmoid",), _scale_hard_sigmoid)
-
-
-def _scale_hard_sigmoid(node: ir.Node, names: NameScope) -> bool:
+@rewrites("HardSigmoid")
+def scale_hard_sigmoids(node: ir.Node, names: NameScope) -> bool:
+    """Put the NPU's slope behind every HardSigmoid that it has."""
     applies = _is_float(node) and is_npu_hard_sigmoid(node)
     return applies and multiply_behind(node, HARD_SIGMOID_FACTOR, names)
 
 
-def round_clip_bounds(model: ir.Model) -> PassResult:
-    """Make the bounds of every Clip integers of 8 bits, a missing one the last; return how many.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> round_clip_bounds(ir.Model(graph, ir_version=10)).changed
-    0
-    """
-    opset = model.opset_imports.get("", 0)
-
-    def rewrite(node: ir.Node, names: NameScope) -> bool | str:
-        limits = clip_limits(node)
-        if not _is_float(node):
-            return False
-        if limits is None:
-            return f"Clip {node.name!r} was not simulated: its bounds come at run time"
-        low, high = (
-            missing if limit is None else max(-128, min(127, round(limit)))
-            for limit, missing in zip(limits, (-128, 127), strict=True)
-        )
-        if opset < 11:
-            node.attributes["min"] = ir.AttrFloat32("min", low)
-            node.attributes["max"] = ir.AttrFloat32("max", high)
-        else:
-            for index, bound in ((1, low), (2, high)):
-                name = f"{node.outputs[0].name}_bound"
-                replace_constant(node, index, np.array(bound, np.float32), name, names)
-        return True
-
-    return rewrite_nodes(model, ("Clip",), rewrite)
+@rewrites("Clip")
+def round_clip_bounds(node: ir.Node, names: Scope) -> bool | str:
+    """Make the bounds of every Clip integers of 8 bits, a missing one the last."""
+    limits = clip_limits(node)
+    if not _is_float(node):
+        return False
+    if limits is None:
+        return f"Clip {node.name!r} was not simulated: its bounds come at run time"
+    low, high = (
+        missing if limit is None else max(-128, min(127, round(limit)))
+        for limit, missing in zip(limits, (-128, 127), strict=True)
+    )
+    if names.opset < 11:
+        node.attributes["min"] = ir.AttrFloat32("min", low)
+        node.attributes["max"] = ir.AttrFloat32("max", high)
+    else:
+        for index, bound in ((1, low), (2, high)):
+            name = f"{node.outputs[0].name}_bound"
+            replace_constant(node, index, np.array(bound, np.float32), name, names)
+    return True

@@ -12,34 +12,24 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.constants import float_constant_of
-from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
 from bitwright.prepare.linear import Array
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import Scope, rewrites
 from bitwright.prepare.simulation.bfloat16 import Bfloat16Steps
 
 __all__ = ["simulate_instance_norm"]
 
 
-def simulate_instance_norm(model: ir.Model) -> PassResult:
-    """Write every InstanceNormalization as the NPU's steps; return how many.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> simulate_instance_norm(ir.Model(graph, ir_version=10)).changed
-    0
-    """
-    opset = model.opset_imports.get("", 0)
-
-    def rewrite(node: ir.Node, names: NameScope) -> bool | str:
-        reason = _replace(node, opset, names)
-        return reason is None or f"{node.op_type} {node.name!r} was not simulated: {reason}"
-
-    return rewrite_nodes(model, ("InstanceNormalization",), rewrite)
+@rewrites("InstanceNormalization")
+def simulate_instance_norm(norm: ir.Node, names: Scope) -> bool | str:
+    """Write every InstanceNormalization as the NPU's steps."""
+    reason = _replace(norm, names)
+    return reason is None or f"{norm.op_type} {norm.name!r} was not simulated: {reason}"
 
 
-def _replace(norm: ir.Node, opset: int, names: NameScope) -> str | None:
+def _replace(norm: ir.Node, names: Scope) -> str | None:
     """Write the steps in place of the operator, or return why not."""
-    x = norm.inputs[0]
+    x, opset = norm.inputs[0], names.opset
     gamma, beta = float_constant_of(norm.inputs[1]), float_constant_of(norm.inputs[2])
     if gamma is None or beta is None:
         return "its scale or bias is computed at run time"

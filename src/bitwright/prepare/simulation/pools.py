@@ -15,7 +15,7 @@ import onnx_ir as ir
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
 from bitwright.prepare.matching import known_axes
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import rewrites
 from bitwright.prepare.simulation.scaling import multiply_behind
 
 __all__ = ["mean_factor", "pool_factor", "scale_average_pools", "scale_means"]
@@ -50,20 +50,13 @@ def pool_factor(height: int, width: int) -> float:
     return mean_factor(height * width)
 
 
-def scale_average_pools(model: ir.Model) -> PassResult:
-    """Put the NPU's factor behind every average pool of a square window; return how many.
+@rewrites("AveragePool", "GlobalAveragePool")
+def scale_average_pools(pool: ir.Node, names: NameScope) -> bool | str:
+    """Put the NPU's factor behind every average pool of a square window.
 
     A window that reaches over the edge divides by fewer values, so pools with such windows stay
     exact, as do rectangular ones and those of unknown size; the notes name them.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> scale_average_pools(ir.Model(graph, ir_version=10)).changed
-    0
     """
-    return rewrite_nodes(model, ("AveragePool", "GlobalAveragePool"), _scale_pool)
-
-
-def _scale_pool(pool: ir.Node, names: NameScope) -> bool | str:
     window = _window(pool)
     if isinstance(window, str):
         return f"pool {pool.name!r} was not simulated: {window}"
@@ -116,17 +109,9 @@ def _reaches_over(pool: ir.Node, x: ir.Value | None) -> bool:
     return False
 
 
-def scale_means(model: ir.Model) -> PassResult:
-    """Put the NPU's factor behind every ReduceMean over a fixed number of values; return how many.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> scale_means(ir.Model(graph, ir_version=10)).changed
-    0
-    """
-    return rewrite_nodes(model, ("ReduceMean",), _scale_mean)
-
-
-def _scale_mean(mean: ir.Node, names: NameScope) -> bool | str:
+@rewrites("ReduceMean")
+def scale_means(mean: ir.Node, names: NameScope) -> bool | str:
+    """Put the NPU's factor behind every ReduceMean over a fixed number of values."""
     if element_type(mean.outputs[0]) not in (ir.DataType.FLOAT, None):
         return False
     count = _reduced(mean)

@@ -10,9 +10,8 @@ import math
 
 import onnx_ir as ir
 
-from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import Scope, rewrites
 from bitwright.prepare.simulation.bfloat16 import Bfloat16Steps
 
 __all__ = ["simulate_softmax"]
@@ -23,24 +22,11 @@ _LARGEST = 87.0
 have, counts as minus this: its weight is 1e-38."""
 
 
-def simulate_softmax(model: ir.Model) -> PassResult:
-    """Write every Softmax as the NPU's steps; return how many.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> simulate_softmax(ir.Model(graph, ir_version=10)).changed
-    0
-    """
-    opset = model.opset_imports.get("", 0)
-
-    def rewrite(node: ir.Node, names: NameScope) -> bool | str:
-        if opset < 13:  # where it flattens all dimensions from its axis on
-            return f"Softmax {node.name!r} was not simulated: opset {opset} is below 13"
-        return _replace(node, names)
-
-    return rewrite_nodes(model, ("Softmax",), rewrite)
-
-
-def _replace(softmax: ir.Node, names: NameScope) -> bool:
+@rewrites("Softmax")
+def simulate_softmax(softmax: ir.Node, names: Scope) -> bool | str:
+    """Write every Softmax as the NPU's steps."""
+    if names.opset < 13:  # where it flattens all dimensions from its axis on
+        return f"Softmax {softmax.name!r} was not simulated: opset {names.opset} is below 13"
     x = softmax.inputs[0]
     if x is None or element_type(x) != ir.DataType.FLOAT:
         return False
