@@ -1,12 +1,34 @@
 """The names of Intel Neural Compressor for quantizing ONNX models.
 
-Modules have the paths that they have there, and in ONNX Neural Compressor, below this package.
+Modules have the paths that they have there, and in ONNX Neural Compressor, below this package;
+`tuning` has `fit` of 2.x and `autotune` of 3.x in one place.
 """
-
-from __future__ import annotations
 
 from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.config import PostTrainingQuantConfig
 from bitwright.compat.neural_compressor.metric import Metric
+from bitwright.compat.paths import add_paths
 
 __all__ = ["Metric", "ONNXModel", "PostTrainingQuantConfig"]
+
+_QUANTIZATION = "neural_compressor.quantization"
+
+add_paths(
+    __name__,
+    {
+        "adaptor": (),
+        "adaptor.ox_utils": (),
+        "adaptor.ox_utils.weight_only": ("neural_compressor.weight_only",),
+        "data_reader": ("onnxruntime.readers",),
+        "model": (),
+        "model.onnx_model": ("model_wrapper",),
+        "tuning": (
+            "neural_compressor.config",
+            f"{_QUANTIZATION}.config",
+            f"{_QUANTIZATION}.fitting",
+            f"{_QUANTIZATION}.tuning",
+        ),
+        "utils": (),
+        "utils.constant": ("neural_compressor.constant",),
+    },
+)

@@ -3,64 +3,22 @@
 Modules have the paths that they have there, below this package.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from bitwright.compat.nncf.common.quantization.structs import QuantizationPreset
-from bitwright.compat.nncf.data import Dataset
-from bitwright.compat.nncf.errors import ParameterNotSupportedError, ValidationError
-from bitwright.compat.nncf.parameters import (
-    BackupMode,
-    CompressionFormat,
-    CompressWeightsMode,
-    DropType,
-    ModelType,
-    QuantizationMode,
-    SensitivityMetric,
-    TargetDevice,
-)
-from bitwright.compat.nncf.quantization import (
-    compress_weights,
-    quantize,
-    quantize_with_accuracy_control,
-)
-from bitwright.compat.nncf.quantization.advanced_parameters import (
-    AdvancedAWQParameters,
-    AdvancedBiasCorrectionParameters,
-    AdvancedCompressionParameters,
-    AdvancedGPTQParameters,
-    AdvancedQuantizationParameters,
-    AdvancedScaleEstimationParameters,
-    AdvancedSmoothQuantParameters,
-    GroupSizeFallbackMode,
-    OverflowFix,
-)
-from bitwright.compat.nncf.scopes import IgnoredScope, Subgraph
+from bitwright.compat.paths import add_paths
 
-__all__ = [
-    "AdvancedAWQParameters",
-    "AdvancedBiasCorrectionParameters",
-    "AdvancedCompressionParameters",
-    "AdvancedGPTQParameters",
-    "AdvancedQuantizationParameters",
-    "AdvancedScaleEstimationParameters",
-    "AdvancedSmoothQuantParameters",
-    "BackupMode",
-    "CompressWeightsMode",
-    "CompressionFormat",
-    "Dataset",
-    "DropType",
-    "GroupSizeFallbackMode",
-    "IgnoredScope",
-    "ModelType",
-    "OverflowFix",
-    "ParameterNotSupportedError",
-    "QuantizationMode",
-    "QuantizationPreset",
-    "SensitivityMetric",
-    "Subgraph",
-    "TargetDevice",
-    "ValidationError",
-    "compress_weights",
-    "quantize",
-    "quantize_with_accuracy_control",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+add_paths(
+    __name__,
+    {
+        "common": (),
+        "common.quantization": (),
+        "common.quantization.structs": ("nncf.parameters",),
+        "data": ("nncf.dataset",),
+        "data.dataset": ("nncf.dataset",),
+        "onnx": (),
+        "onnx.quantization": (),
+        "onnx.quantization.backend_parameters": ("nncf.parameters",),
+    },
+)

@@ -1,16 +1,19 @@
-"""`nncf.parameters`: kinds of drops, of models, of devices and of number formats, by name."""
+"""Choices by name: kinds of drops, of models, of devices, of number formats, of symmetry."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
 __all__ = [
+    "BackendParameters",
     "BackupMode",
     "CompressWeightsMode",
     "CompressionFormat",
     "DropType",
     "ModelType",
     "QuantizationMode",
+    "QuantizationPreset",
+    "QuantizationScheme",
     "SensitivityMetric",
     "TargetDevice",
 ]
@@ -93,3 +96,30 @@ class TargetDevice(StrEnum):
     GPU = "GPU"
     NPU = "NPU"
     CPU_SPR = "CPU_SPR"
+
+
+class QuantizationPreset(StrEnum):
+    """Symmetric activations, or asymmetric ones; weights are symmetric in both."""
+
+    PERFORMANCE = "performance"
+    MIXED = "mixed"
+
+
+class QuantizationScheme(StrEnum):
+    """Whether zero lies in the middle of the integers, or where the range puts it."""
+
+    SYMMETRIC = "symmetric"
+    ASYMMETRIC = "asymmetric"
+
+
+class BackendParameters:
+    """The options that ONNX models alone have.
+
+    >>> {BackendParameters.COMPRESS_WEIGHTS: False}
+    {'compress_weights': False}
+    """
+
+    COMPRESS_WEIGHTS = "compress_weights"
+    """False: weights stay float, with a pair behind each."""
+    EXTERNAL_DATA_DIR = "external_data_dir"
+    """The folder with the tensors of a model that was loaded without them."""

@@ -15,8 +15,9 @@ from bitwright.compat.quark.specs import QLayerConfig
 from bitwright.compat.vai_q_onnx.enums import PowerOfTwoMethod, VitisQuantFormat
 from bitwright.errors import did_you_mean
 from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, BlockFloat
-from bitwright.numerics.types import QTYPES
-from bitwright.recipe.named import why_no_preset
+from bitwright.numerics.types import QType
+from bitwright.recipe import MinMax, Percentile, Recipe
+from bitwright.recipe.named import PRESETS, why_no_preset
 
 __all__ = [
     "PRESET_ARGUMENTS",
@@ -195,107 +196,80 @@ only integer weights learn.
     return QuantizationConfig(**{**arguments, "extra_options": options})
 
 
-# The presets as arguments; `bitwright.recipe` has the same as recipes -----------------------------
+# Presets -------------------------------------------------------------------------------------
 
-_FORCED = {"ForceQuantizeNoInputCheck": True}
-_SYMMETRIC = {"ActivationSymmetric": True, **_FORCED}
-# With 16 bits a Relu or Clip stays there in any case.
-_KEPT = {"FoldRelu": False}
-_NPU_CNN: dict[str, Any] = {
-    "calibrate_method": PowerOfTwoMethod.MinMSE,
-    "activation_type": QuantType.QUInt8,
-    "enable_npu_cnn": True,
-    "extra_options": _SYMMETRIC,
-}
-_FOUR_BITS = {
-    "UseMatMulNBits": True,
-    "MatMulNBitsParams": {"GroupSize": 128, "Symmetric": True, "Bits": 4, "AccuracyLevel": 1},
-}
+_TYPES = {member.qtype: member for member in QuantType}
+_LEARNING = {"DataSize": 1000, "BatchSize": 2, "NumIterations": 1000, "EarlyStop": True}
+_NBITS = {"GroupSize": 128, "Symmetric": True, "Bits": 4, "AccuracyLevel": 1}
 
 
-def _integers(
-    activation: QuantType, weight: QuantType, *, clipped: bool = False, **options: Any
-) -> dict[str, Any]:
-    """Return a preset of integers with float scales; `clipped`: ranges are percentiles."""
-    method = CalibrationMethod.Percentile if clipped else CalibrationMethod.MinMax
+def _arguments_of(recipe: Recipe) -> dict[str, Any]:
+    """Return the preset of a recipe's name as arguments that stand for the same."""
+    if recipe.mode == "dynamic":
+        return {"use_dynamic_quant": True, "weight_type": _TYPES[recipe.weight]}
+    if recipe.mode == "weight-only":
+        return {"extra_options": {"UseMatMulNBits": True, "MatMulNBitsParams": _NBITS}}
+    if recipe.output_format.vendor_ops:
+        return _floats(recipe.weight)
+    options: dict[str, Any] = {}
+    arguments: dict[str, Any] = {
+        "calibrate_method": CalibrationMethod.MinMax,
+        "activation_type": _TYPES[recipe.activation],
+        "weight_type": _TYPES[recipe.weight],
+        "extra_options": options,
+    }
+    if recipe.scales == "power-of-two":
+        arguments |= {"calibrate_method": PowerOfTwoMethod.MinMSE, "enable_npu_cnn": True}
+    elif isinstance(recipe.ranges, Percentile):
+        arguments["calibrate_method"] = CalibrationMethod.Percentile
+        if recipe.ranges != Percentile():
+            options["Percentile"] = recipe.ranges.percentile
+    elif isinstance(recipe.ranges, MinMax) and recipe.ranges.moving_average:
+        options["CalibMovingAverage"] = True
+    if recipe.select.constant_weights_only:
+        arguments["enable_npu_transformer"] = True
+    if recipe.activation_symmetric:
+        options["ActivationSymmetric"] = True
+    if recipe.place.force_shared:
+        options["ForceQuantizeNoInputCheck"] = True
+    if recipe.weight_symmetric is False:
+        options["WeightSymmetric"] = False
+    if recipe.emulate.keep_activations:
+        options["FoldRelu"] = False
+    return arguments if recipe.fine_tune is None else _fine_tuned(arguments, "adaround")
+
+
+def _floats(qtype: QType) -> dict[str, Any]:
+    options = {}
+    if qtype.shares_exponent:
+        is_float = isinstance(SHARED_EXPONENT_FORMATS[qtype.name], BlockFloat)
+        options["BFPAttributes" if is_float else "MXAttributes"] = {"rounding_mode": 2}
     return {
-        "calibrate_method": method,
-        "activation_type": activation,
-        "weight_type": weight,
+        "quant_format": VitisQuantFormat.QDQ,
+        "activation_type": qtype,
+        "weight_type": qtype,
+        "include_cle": False,
         "extra_options": options,
     }
 
 
-def _for_products(activation: QuantType, weight: QuantType, **options: Any) -> dict[str, Any]:
-    plain = _integers(activation, weight, CalibMovingAverage=True, **options)
-    return {**plain, "enable_npu_transformer": True}
-
-
-def _floats(qtype: str) -> dict[str, Any]:
-    return {
-        "quant_format": VitisQuantFormat.QDQ,
-        "activation_type": QTYPES[qtype],
-        "weight_type": QTYPES[qtype],
-        "include_cle": False,
-    }
-
-
-def _blocks(qtype: str) -> dict[str, Any]:
-    is_float = isinstance(SHARED_EXPONENT_FORMATS[qtype], BlockFloat)
-    option = "BFPAttributes" if is_float else "MXAttributes"
-    return {**_floats(qtype), "extra_options": {option: {"rounding_mode": 2}}}
-
-
-_BLOCKS = "bfp16 mxint8 mxfp8e5m2 mxfp8e4m3 mxfp6e3m2 mxfp6e2m3 mxfp4e2m1 mx4 mx6 mx9".split()
-
-
 def _fine_tuned(arguments: dict[str, Any], method: str) -> dict[str, Any]:
-    learning = {
-        "OptimAlgorithm": method,
-        "DataSize": 1000,
-        "BatchSize": 2,
-        "NumIterations": 1000,
-        "EarlyStop": True,
-    }
-    options = {**arguments.get("extra_options", {}), "FastFinetune": learning}
+    learning = {"FastFinetune": {"OptimAlgorithm": method, **_LEARNING}}
+    options = {**arguments["extra_options"], **learning}
     return {**arguments, "include_fast_ft": True, "extra_options": options}
 
 
-def _accurate(activation: QuantType, weight: QuantType) -> dict[str, Any]:
-    plain = _integers(activation, weight, clipped=True, Percentile=99.9999, **_FORCED)
-    return _fine_tuned(plain, "adaround")
-
-
-_PLAIN: dict[str, dict[str, Any]] = {
-    "XINT8": _NPU_CNN,
-    "A8W8": _integers(QuantType.QInt8, QuantType.QInt8, **_SYMMETRIC),
-    "A16W8": _integers(QuantType.QInt16, QuantType.QInt8, **_SYMMETRIC),
-    "S8S8_AAWS": _integers(
-        QuantType.QInt8, QuantType.QInt8, clipped=True, Percentile=99.9999, **_FORCED
-    ),
-    "U8S8_AAWS": _integers(QuantType.QUInt8, QuantType.QInt8, clipped=True, **_FORCED),
-    "U8U8_AAWA": _integers(
-        QuantType.QUInt8, QuantType.QUInt8, clipped=True, WeightSymmetric=False, **_FORCED
-    ),
-    "S16S8_ASWS": _integers(QuantType.QInt16, QuantType.QInt8, clipped=True, **_SYMMETRIC),
-    "U16S8_AAWS": _integers(QuantType.QUInt16, QuantType.QInt8, clipped=True, **_KEPT, **_FORCED),
-    "INT8_CNN_DEFAULT": _integers(QuantType.QUInt8, QuantType.QInt8, **_FORCED),
-    "INT16_CNN_DEFAULT": _integers(QuantType.QUInt16, QuantType.QInt16, **_KEPT, **_FORCED),
-    "INT8_TRANSFORMER_DEFAULT": _for_products(QuantType.QUInt8, QuantType.QInt8),
-    "INT16_TRANSFORMER_DEFAULT": _for_products(QuantType.QUInt16, QuantType.QInt16, **_KEPT),
-    "UINT8_DYNAMIC_QUANT": {"use_dynamic_quant": True, "weight_type": QuantType.QUInt8},
-    "MATMUL_NBITS": {"extra_options": _FOUR_BITS},
-    "FP16": _floats("float16"),
-    "BF16": _floats("bfloat16"),
-    **{name.upper(): _blocks(name) for name in _BLOCKS},
+_OLDER = ("npu-cnn", "npu-transformer", "cpu-cnn")
+"""Recipes of the older tool, which had no presets."""
+_SHORT = {"float16-pairs": "FP16", "bfloat16-pairs": "BF16"}
+_PLAIN = {
+    _SHORT.get(recipe.name, recipe.name.upper().replace("-", "_")): _arguments_of(recipe)
+    for recipe in PRESETS
+    if recipe.name not in _OLDER
 }
-
+# S16S8_ASWS but for its ranges.
+_PLAIN["A16W8"] = {**_PLAIN["S16S8_ASWS"], "calibrate_method": CalibrationMethod.MinMax}
 _INTEGERS = ("XINT8", "A8W8", "A16W8", "S8S8_AAWS", "U8S8_AAWS", "S16S8_ASWS", "U16S8_AAWS")
-
-_ACCURATE = {
-    "INT8_CNN_ACCURATE": _accurate(QuantType.QUInt8, QuantType.QInt8),
-    "INT16_CNN_ACCURATE": _accurate(QuantType.QUInt16, QuantType.QInt16),
-}
 
 PRESET_ARGUMENTS: dict[str, dict[str, Any]] = {
     **_PLAIN,
@@ -303,10 +277,5 @@ PRESET_ARGUMENTS: dict[str, dict[str, Any]] = {
         f"{name}_{method.upper()}": _fine_tuned(_PLAIN[name], method)
         for name in _INTEGERS
         for method in ("adaround", "adaquant")
-    },
-    **_ACCURATE,
-    **{
-        name.replace("CNN", "TRANSFORMER"): {**arguments, "enable_npu_transformer": True}
-        for name, arguments in _ACCURATE.items()
     },
 }

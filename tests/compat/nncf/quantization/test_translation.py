@@ -7,7 +7,7 @@ import pytest
 from support.models import make_cnn
 
 from bitwright.compat import nncf
-from bitwright.compat.nncf.onnx.quantization.backend_parameters import BackendParameters
+from bitwright.compat.nncf.parameters import BackendParameters
 from bitwright.compat.nncf.quantization.advanced_parameters import (
     AdvancedBiasCorrectionParameters,
     AdvancedQuantizationParameters,

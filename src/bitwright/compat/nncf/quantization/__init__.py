@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bitwright.compat.nncf.common.quantization.structs import QuantizationPreset
+from bitwright.compat.nncf.parameters import QuantizationPreset
 from bitwright.compat.nncf.quantization.quantize_model import (
     compress_weights,
     quantize,

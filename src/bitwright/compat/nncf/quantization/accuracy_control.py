@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bitwright.compat.nncf.common.quantization.structs import QuantizationPreset
-from bitwright.compat.nncf.data.dataset import Dataset, first_inputs
-from bitwright.compat.nncf.parameters import DropType, ModelType, TargetDevice
+from bitwright.compat.nncf.dataset import Dataset, first_inputs
+from bitwright.compat.nncf.parameters import DropType, ModelType, QuantizationPreset, TargetDevice
 from bitwright.compat.nncf.quantization.advanced_parameters import (
     AdvancedAccuracyRestorerParameters,
     AdvancedQuantizationParameters,

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bitwright.compat.nncf.common.quantization.structs import QuantizationPreset
-from bitwright.compat.nncf.data.dataset import Dataset, first_inputs
-from bitwright.compat.nncf.parameters import ModelType, QuantizationMode, TargetDevice
+from bitwright.compat.nncf.dataset import Dataset, first_inputs
+from bitwright.compat.nncf.parameters import (
+    ModelType,
+    QuantizationMode,
+    QuantizationPreset,
+    TargetDevice,
+)
 from bitwright.compat.nncf.quantization.accuracy_control import quantize_with_accuracy_control
 from bitwright.compat.nncf.quantization.advanced_parameters import AdvancedQuantizationParameters
 from bitwright.compat.nncf.quantization.translation import Options

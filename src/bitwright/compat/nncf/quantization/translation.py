@@ -9,10 +9,14 @@ from typing import Any, Literal
 import onnx
 import onnx_ir as ir
 
-from bitwright.compat.nncf.common.quantization.structs import QuantizationPreset
 from bitwright.compat.nncf.errors import ParameterNotSupportedError, ValidationError
-from bitwright.compat.nncf.onnx.quantization.backend_parameters import BackendParameters
-from bitwright.compat.nncf.parameters import ModelType, QuantizationMode, TargetDevice
+from bitwright.compat.nncf.parameters import (
+    BackendParameters,
+    ModelType,
+    QuantizationMode,
+    QuantizationPreset,
+    TargetDevice,
+)
 from bitwright.compat.nncf.quantization.advanced_parameters import (
     AdvancedQuantizationParameters,
     FP8QuantizationParameters,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bitwright.compat.nncf.data.dataset import Dataset, first_inputs
+from bitwright.compat.nncf.dataset import Dataset, first_inputs
 from bitwright.compat.nncf.errors import (
     InvalidGroupSizeError,
     ParameterNotSupportedError,

@@ -1,13 +1,22 @@
-"""The presets of Quark as configurations of its new kind, `QConfig`.
+"""Every preset of Quark by its name and as a constant, of either kind of configuration.
 
 >>> A8W8_QCONFIG.global_config.weight.data_type
 INT8
+>>> from bitwright.compat.quark.presets import U8S8_AAWS_CONFIG
+>>> U8S8_AAWS_CONFIG is DefaultConfigMapping["U8S8_AAWS"]
+True
 """
 
 from __future__ import annotations
 
 from bitwright.compat.quark.algorithms import AdaQuantConfig, AdaRoundConfig, AlgoConfig
-from bitwright.compat.quark.config import QConfig
+from bitwright.compat.quark.config import (
+    PRESET_ARGUMENTS,
+    QConfig,
+    QuantizationConfig,
+    RefusedPreset,
+    get_default_config,
+)
 from bitwright.compat.quark.specs import (
     BFloat16Spec,
     BFP16Spec,
@@ -17,6 +26,8 @@ from bitwright.compat.quark.specs import (
     Spec,
     XInt8Spec,
 )
+from bitwright.errors import did_you_mean
+from bitwright.recipe.named import why_no_preset
 
 __all__ = [
     "A8W8_ADAQUANT_QCONFIG",
@@ -27,11 +38,15 @@ __all__ = [
     "A16W8_QCONFIG",
     "BF16_QCONFIG",
     "BFP16_QCONFIG",
+    "DefaultConfigMapping",
     "XINT8_ADAQUANT_QCONFIG",
     "XINT8_ADAROUND_QCONFIG",
     "XINT8_QCONFIG",
     "adaquant_algo",
     "adaround_algo",
+    "get_default_config",
+    "get_default_config_mapping",
+    *(f"{name}_CONFIG" for name in PRESET_ARGUMENTS),
 ]
 
 adaround_algo = AdaRoundConfig(learning_rate=0.1, num_iterations=1000)
@@ -53,3 +68,22 @@ A16W8_ADAROUND_QCONFIG = _preset(Int16Spec(), Int8Spec(), adaround_algo)
 A16W8_ADAQUANT_QCONFIG = _preset(Int16Spec(), Int8Spec(), adaquant_algo)
 BF16_QCONFIG = _preset(BFloat16Spec(), BFloat16Spec())
 BFP16_QCONFIG = _preset(BFP16Spec(), BFP16Spec())
+
+DefaultConfigMapping = {name: get_default_config(name) for name in PRESET_ARGUMENTS}
+"""The name of a preset -> its configuration. `get_default_config` makes a fresh one."""
+
+
+def get_default_config_mapping() -> dict[str, QuantizationConfig]:
+    """Return the presets by their names."""
+    return DefaultConfigMapping
+
+
+def __getattr__(name: str) -> QuantizationConfig:
+    preset = name.removesuffix("_CONFIG").removesuffix("_QCONFIG")
+    if name.endswith("_CONFIG") and preset in DefaultConfigMapping:
+        return DefaultConfigMapping[preset]
+    reason = why_no_preset(preset.lower().replace("_", "-")) if name.endswith("CONFIG") else None
+    if reason is not None:
+        return RefusedPreset(why=f"there is no preset {preset!r}: {reason}")
+    known = [f"{each}_CONFIG" for each in DefaultConfigMapping]
+    raise AttributeError(f"module {__name__!r} has no {name!r}.{did_you_mean(name, known)}")

@@ -1,6 +1,4 @@
-"""`neural_compressor.utils.constant`: settings of operators, to be given by type or name."""
-
-from __future__ import annotations
+"""Settings of operators, to be given by type or name."""
 
 __all__ = [
     "BF16",

@@ -1,4 +1,4 @@
-"""`nncf.data.dataset`: items of the user's, and the function that makes a model's inputs of one."""
+"""`nncf.dataset`: items of the user's, and the function that makes a model's inputs of one."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from itertools import count
 
-from bitwright.compat.nncf.data.dataset import Dataset, first_inputs
+from bitwright.compat.nncf.dataset import Dataset, first_inputs
 
 
 def test_items_are_chosen_by_number_from_lists_and_from_iterables():

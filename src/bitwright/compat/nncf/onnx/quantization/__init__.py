@@ -1,1 +1,0 @@
-"""`nncf.onnx.quantization`."""

@@ -1,1 +1,0 @@
-"""What `quark.onnx.finetuning` offers, by the same names; needs torch."""

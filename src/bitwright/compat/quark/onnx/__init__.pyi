@@ -1,3 +1,0 @@
-"""The names of `quark.onnx`."""
-
-from bitwright.compat.quark import *  # noqa: F403

@@ -1,1 +1,0 @@
-"""`quark.onnx.finetuning.create_torch`."""

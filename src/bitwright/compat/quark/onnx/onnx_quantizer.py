@@ -1,3 +1,0 @@
-"""`quark.onnx.onnx_quantizer`."""
-
-from bitwright.compat.quark.onnx_quantizer import *  # noqa: F403

@@ -1,3 +1,0 @@
-"""`quark.onnx.quantization.config.algorithm`."""
-
-from bitwright.compat.quark.algorithms import *  # noqa: F403
