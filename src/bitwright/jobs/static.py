@@ -146,7 +146,7 @@ def _check_compute(recipe: Recipe, compute: Compute) -> None:
     if recipe.fine_tune is None:
         compute.refuse_for_plain_rounding()
         return
-    from bitwright.jobs.fine_tuning.segment import require_torch
+    from bitwright.learning.reports import require_torch
 
     require_torch(compute.device)
 

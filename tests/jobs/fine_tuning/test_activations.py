@@ -25,9 +25,10 @@ from bitwright.jobs.fine_tuning.activations import (  # noqa: E402
     find_learning_scales,
     smallest_factors,
 )
-from bitwright.jobs.fine_tuning.checkpoints import Checkpoints  # noqa: E402
-from bitwright.jobs.fine_tuning.segment import Learned, SegmentLearner, SegmentReport  # noqa: E402
+from bitwright.jobs.fine_tuning.checkpoints import Checkpoints, Learned  # noqa: E402
+from bitwright.jobs.fine_tuning.segment import SegmentLearner  # noqa: E402
 from bitwright.jobs.fine_tuning.sequence import fine_tune  # noqa: E402
+from bitwright.learning.reports import SegmentReport  # noqa: E402
 
 LEARNING = AdaRound(iterations=20, batch_size=8, learn_activation_scales=True)
 UNSELECTIVE = {"fine_tune": {"selective": False}}

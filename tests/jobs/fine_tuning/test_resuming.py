@@ -191,8 +191,8 @@ def test_a_weight_that_two_blocks_share_learns_in_one_of_them():
 
 
 def replace_worker(program, folder, monkeypatch):
-    (folder / "worker_process.py").write_text(program)
-    monkeypatch.setattr(workers, "_WORKER", folder / "worker_process.py")
+    (folder / "worker.py").write_text(program)
+    monkeypatch.setattr(workers, "_WORKER", folder / "worker.py")
 
 
 @pytest.mark.parametrize(

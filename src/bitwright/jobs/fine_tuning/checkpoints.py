@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import Any
+
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from bitwright.jobs.fine_tuning.segment import Learned, SegmentReport
+from bitwright.learning.reports import SegmentReport
 from bitwright.support.store import PartStore
 
-__all__ = ["Checkpoints"]
+__all__ = ["Checkpoints", "Learned"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a segment learned: nothing but its report where the segment was left as it was."""
+
+    report: SegmentReport
+    constants: dict[str, Array] = field(default_factory=dict)
+    scales: dict[str, Array] = field(default_factory=dict)
+    activation_scales: dict[str, float] = field(default_factory=dict)
+    """Entry of the plan -> its scale."""
 
 
 class Checkpoints(PartStore):
@@ -22,31 +39,28 @@ class Checkpoints(PartStore):
 
     remedy = "is no finished segment; delete it to learn that segment again."
 
-    @staticmethod
-    def segment_name(index: int, first: str) -> str:
-        """Return what a segment is kept under: its place, and the name of its first node."""
-        return f"{index} {first}"
-
     def put(self, name: str, learned: Learned) -> None:
         """Keep a segment: all of it, or nothing."""
-        tensors = {f"constant {key}": array for key, array in learned.constants.items()}
-        tensors |= {f"scale {key}": array for key, array in learned.scales.items()}
-        tensors |= {
-            f"activation {key}": np.asarray(scale)
-            for key, scale in learned.activation_scales.items()
+        kinds = (learned.constants, learned.scales, learned.activation_scales)
+        tensors = {
+            f"{kind} {key}": np.asarray(array)
+            for kind, found in zip(_KINDS, kinds, strict=True)
+            for key, array in found.items()  # type: ignore[attr-defined]
         }
         self.write(name, tensors, {"report": msgspec.json.encode(learned.report).decode()})
 
     def get(self, name: str) -> Learned:
         """Return a segment, read from its file."""
         arrays, notes = self.read(name)
-        found: dict[str, dict[str, object]] = {"constant": {}, "scale": {}, "activation": {}}
+        found: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
         try:
             report = msgspec.json.decode(notes["report"], type=SegmentReport)
             for key, array in arrays.items():
                 kind, _, tensor = key.partition(" ")
-                found[kind][tensor] = array
+                found[kind][tensor] = float(array) if kind == "activation" else array
         except (msgspec.DecodeError, KeyError) as error:
             raise self.damaged(name) from error
-        activations = {key: float(scale) for key, scale in found["activation"].items()}  # type: ignore[arg-type]
-        return Learned(report, found["constant"], found["scale"], activations)  # type: ignore[arg-type]
+        return Learned(report, *found.values())
+
+
+_KINDS = ("constant", "scale", "activation")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+import torch
 
 from bitwright.errors import ModelError, RecipeError, did_you_mean
 from bitwright.graph import opset_of
@@ -18,38 +19,26 @@ from bitwright.jobs.fine_tuning.activations import (
     rescale,
     smallest_factors,
 )
+from bitwright.jobs.fine_tuning.checkpoints import Learned
 from bitwright.jobs.fine_tuning.constants import find_constants, with_quantized_activations
+from bitwright.jobs.fine_tuning.quantizers import quantizers_of, reading_quantizers
+from bitwright.learning.activation_scales import ActivationScales
+from bitwright.learning.adaquant import AdaQuantLearner
+from bitwright.learning.adaround import AdaRoundLearner, Bias
+from bitwright.learning.fake_quantize import FakeQuantizer
+from bitwright.learning.reconstruction import Learner, reconstruct
 from bitwright.learning.reports import SegmentReport, require_torch
+from bitwright.learning.segment_target import Rows, SegmentTarget
 from bitwright.learning.segments import Segment, segments_to_learn
+from bitwright.learning.torch_graph.movement import as_tensor
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import AdaQuant, AdaRound, FineTuning
 from bitwright.recipe.emulate import LEARNING_OPS
 from bitwright.rounding.bias_correction import find_biased_layers
 
-if TYPE_CHECKING:
-    import torch
-
-    from bitwright.learning.activation_scales import ActivationScales
-    from bitwright.learning.fake_quantize import FakeQuantizer
-    from bitwright.learning.reconstruction import Learner
-    from bitwright.learning.segment_target import Rows, SegmentTarget
-
-    Weights = dict[str, tuple[torch.Tensor, FakeQuantizer]]
-
-__all__ = ["Learned", "SegmentLearner", "SegmentReport", "Tuned", "require_torch"]
+__all__ = ["SegmentLearner", "Tuned"]
 
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """What a segment learned: nothing but its report where the segment was left as it was."""
-
-    report: SegmentReport
-    constants: dict[str, Array] = field(default_factory=dict)
-    scales: dict[str, Array] = field(default_factory=dict)
-    activation_scales: dict[str, float] = field(default_factory=dict)
-    """Entry of the plan -> its scale."""
 
 
 @dataclass(slots=True)
@@ -67,23 +56,22 @@ class SegmentLearner:
 
     def __init__(self, model: ir.Model, plan: QuantPlan, method: FineTuning, device: str) -> None:
         require_torch(device)
-        self._method, self._device = method, device
-        self._details = plan.recipe.emulate.fine_tune
-        self._opset = opset_of(model)
+        self.model, self.method, self.device = model, method, device
+        self.plan = plan
+        """What segments learn beside: in sequence, it follows what was learned."""
         self.tuned = Tuned(plan)
         self.constants = find_constants(model, plan)
-        # What segments learn beside: in sequence, these follow what was learned.
-        self._plan = plan
         self.stored = {c.name: c.stored(plan.parameters(c.key)) for c in self.constants.values()}
-        ops = {node.name: node.op_type for node in model.graph}
+        self._details = plan.recipe.emulate.fine_tune
+        self._opset = opset_of(model)
+        op_types = self._details.op_types or LEARNING_OPS
+        learning = {node.name for node in model.graph if node.op_type in op_types}
         self._learning = {
             name: constant
             for name, constant in self.constants.items()
             if constant.role == "weight"
             and plan.tensors[constant.key].qtype.is_integer
-            and any(
-                ops[node] in (self._details.op_types or LEARNING_OPS) for node in constant.nodes
-            )
+            and not learning.isdisjoint(constant.nodes)
         }
         readers = {node for constant in self._learning.values() for node in constant.nodes}
         self._biases = {
@@ -101,15 +89,16 @@ class SegmentLearner:
         for index, segment in enumerate(self.segments):
             for name in self._names(segment):
                 self._owners.setdefault(name, index)
-        self._model = model
         self._scale_owners: dict[str, int] = {}
         if method.learn_activation_scales:
             self._scale_owners = find_learning_scales(model, plan, self.segments)
 
+    def name_of(self, index: int) -> str:
+        """Return what a segment is kept under: its place, and the name of its first node."""
+        return f"{index} {self.segments[index].first}"
+
     def learn(self, index: int, quantized: Rows, floats: Rows) -> Learned:
         """Let a segment learn from what it reads in both models; nothing is changed by it."""
-        from bitwright.learning.reconstruction import reconstruct
-
         segment = self.segments[index]
         names = self._names(segment)
         mine = [n for n in names if n in self._learning and self._is_free(n, index)]
@@ -122,12 +111,12 @@ class SegmentLearner:
             return Learned(SegmentReport(segment.first, len(mine), reason=str(error).rstrip(".")))
         biases = [n for n in names if self._is_bias(n) and self._is_free(n, index)]
         learner = self._learner(mine, biases)
-        outcome = reconstruct(target, learner, self._method, self._details, seed=index)
+        outcome = reconstruct(target, learner, self.method, self._details, seed=index)
         report = outcome.report(segment.first, len(mine))
         if outcome.constants is None:
             return Learned(report)
         activations = {
-            key: float(np.float32(self._plan.parameters(key).scale) * np.float32(factor))
+            key: float(np.float32(self.plan.parameters(key).scale) * np.float32(factor))
             for key, factor in target.scales.factors().items()
             if factor != 1
         }
@@ -149,9 +138,9 @@ class SegmentLearner:
         for name, array in learned.constants.items():
             tuned.constants[name] = array.astype(self.constants[name].array.dtype)
         changed: dict[str, Array] = {}
-        if not self._method.sequential or not learned.constants:
+        if not self.method.sequential or not learned.constants:
             return changed
-        self._plan = tuned.plan
+        self.plan = tuned.plan
         mine = self._names(self.segments[index])
         # Other segments have biases at the scales of what they read, too.
         for name in self.constants if learned.activation_scales else mine:
@@ -165,7 +154,7 @@ class SegmentLearner:
 
     def quantized_model(self) -> ir.Model:
         """Return the model with activations quantized as they were learned so far."""
-        return with_quantized_activations(self._model, self._plan, self.constants)
+        return with_quantized_activations(self.model, self.plan, self.constants)
 
     def _names(self, segment: Segment) -> list[str]:
         """Return the plan's constants that a segment reads."""
@@ -176,17 +165,14 @@ class SegmentLearner:
 
     def _is_free(self, name: str, index: int) -> bool:
         """Whether a constant that several segments may share can still learn in this one."""
-        if self._method.sequential:
+        if self.method.sequential:
             return name not in self.tuned.constants
         return self._owners[name] == index
 
     def _target(
         self, index: int, names: Sequence[str], quantized: Rows, floats: Rows
     ) -> SegmentTarget:
-        from bitwright.jobs.fine_tuning.quantizers import quantizers_of, reading_quantizers
-        from bitwright.learning.segment_target import SegmentTarget
-
-        segment, plan, outputs = self.segments[index], self._plan, {}
+        segment, plan, outputs = self.segments[index], self.plan, {}
         scales = self._activation_scales(index)
         if self._details.output_pairs:
             keys = {e.tensor: k for k, e in plan.tensors.items() if e.source is None}
@@ -197,7 +183,7 @@ class SegmentLearner:
             floats,
             stored={name: self.stored[name] for name in names},
             opset=self._opset,
-            device=self._device,
+            device=self.device,
             read=reading_quantizers(segment.nodes, plan, scales),
             outputs=outputs,
             scales=scales,
@@ -205,46 +191,37 @@ class SegmentLearner:
 
     def _activation_scales(self, index: int) -> ActivationScales | None:
         """Return the scales of activations that learn in a segment; None where none shall."""
-        from bitwright.learning.activation_scales import ActivationScales
-
-        if not self._method.learn_activation_scales:
+        if not self.method.learn_activation_scales:
             return None
         roots = [root for root, owner in self._scale_owners.items() if owner == index]
-        return ActivationScales(smallest_factors(self._model, self._plan, roots), self._device)
+        return ActivationScales(smallest_factors(self.model, self.plan, roots), self.device)
 
     def _learner(self, mine: Sequence[str], biases: Sequence[str]) -> Learner:
-        from bitwright.learning.adaquant import AdaQuantLearner
-        from bitwright.learning.adaround import AdaRoundLearner, Bias
-        from bitwright.learning.torch_graph.movement import as_tensor
-
-        if isinstance(self._method, AdaRound):
+        if isinstance(self.method, AdaRound):
             quantizers = self._quantizers(biases if self._details.update_bias else [])
             following = {
-                name: Bias(bias, as_tensor(self.stored[bias], self._device), quantizers[bias][1])
+                name: Bias(bias, as_tensor(self.stored[bias], self.device), quantizers[bias][1])
                 for name in mine
                 if (bias := self._biases.get(name, "")) in quantizers
             }
-            return AdaRoundLearner(self._quantizers(mine), self._method, following, self._details)
-        assert isinstance(self._method, AdaQuant)
+            return AdaRoundLearner(self._quantizers(mine), self.method, following, self._details)
+        assert isinstance(self.method, AdaQuant)
         free = [name for name in mine if self._may_rescale(name)]
         learning = [*mine, *biases] if self._details.update_bias else mine
-        return AdaQuantLearner(self._quantizers(learning), self._method, free)
+        return AdaQuantLearner(self._quantizers(learning), self.method, free)
 
-    def _quantizers(self, names: Sequence[str]) -> Weights:
-        from bitwright.learning.fake_quantize import FakeQuantizer
-        from bitwright.learning.torch_graph.movement import as_tensor
-
+    def _quantizers(self, names: Sequence[str]) -> dict[str, tuple[torch.Tensor, FakeQuantizer]]:
         quantizers = {}
         for name in names:
             constant = self.constants[name]
             quantizer = FakeQuantizer.of(
-                self._plan.parameters(constant.key), constant.array.shape, self._device
+                self.plan.parameters(constant.key), constant.array.shape, self.device
             )
-            quantizers[name] = as_tensor(constant.array, self._device).float(), quantizer
+            quantizers[name] = as_tensor(constant.array, self.device).float(), quantizer
         return quantizers
 
     def _may_rescale(self, name: str) -> bool:
-        method, plan = self._method, self._plan
+        method, plan = self.method, self.plan
         assert isinstance(method, AdaQuant)
         key = self.constants[name].key
         entry = plan.tensors[key]

@@ -1,148 +1,180 @@
-"""Learn segments in worker processes, each of which learns one at a time.
+"""Segments that learn several at a time: in worker processes, or on the machines of an engine.
 
 A segment learns with one thread wherever it learns, so that the result does not depend on how many
-workers there are. What it reads travels as files that the worker maps into memory, what it learned
-as its checkpoint; of neither are there more than segments at work, and one that waits.
+workers there are. What it reads travels to a process as files that are mapped into memory, what it
+learned as its checkpoint; of neither are there more than segments at work, and one that waits.
 """
 
 from __future__ import annotations
 
 import os
 import queue
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy.typing as npt
-import onnx_ir as ir
+import torch
 
 from bitwright.errors import ModelError
-from bitwright.graph import carried_model, save_model
-from bitwright.jobs.fine_tuning.checkpoints import Checkpoints
-from bitwright.jobs.fine_tuning.segment import Learned, SegmentLearner
+from bitwright.graph import carried_model, carry_model, load_model, save_model
+from bitwright.jobs.fine_tuning.checkpoints import Checkpoints, Learned
+from bitwright.jobs.fine_tuning.segment import SegmentLearner
+from bitwright.learning.segment_target import Rows
 from bitwright.plan import QuantPlan
 from bitwright.recipe import FineTuning
 from bitwright.run import LayerInputs
+from bitwright.run.spool import SharedRow
+from bitwright.support.engines import Engine
 from bitwright.support.files import Closing
 from bitwright.support.processes import WorkerError, WorkerLost, WorkerProcess
 from bitwright.support.scratch import ScratchFolder
 
-__all__ = [
-    "LearnAll",
-    "ReadSegment",
-    "SegmentTask",
-    "SegmentWorkers",
-    "one_thread",
-    "segment_learner",
-]
+__all__ = ["LearnAll", "ReadSegment", "Worker", "open_workers"]
 
 ReadSegment = tuple[int, LayerInputs, LayerInputs]
-"""A segment, and what it reads in the quantized and in the float model."""
-LearnAll = Callable[[SegmentLearner, Checkpoints, Iterable[ReadSegment]], Iterable[int]]
-"""Lets segments learn, and gives each when it is stored."""
+"""A segment, and what it reads in the float and in the quantized model."""
+LearnAll = Callable[[Iterable[ReadSegment]], Iterator[int]]
+"""Lets segments learn, and yields each when it is stored."""
 
 MAX_WORKERS = 8
 """Workers where no number is asked for: each takes the memory of torch, the model and a segment."""
 
-_WORKER = Path(__file__).with_name("worker_process.py")
+_WORKER = Path(__file__)
+
+
+@contextmanager
+def open_workers(
+    learner: SegmentLearner, store: Checkpoints, engine: Engine, *, missing: int
+) -> Iterator[LearnAll]:
+    """Give what lets the missing segments learn: an engine, other processes, or this one."""
+    job = (learner.plan, learner.method, learner.device)
+    if not engine.is_local:
+        with engine.open(_remote_learner, carry_model(learner.model), *job) as workers:
+            yield partial(_learn_with, workers.map, list, learner, store)
+        return
+    wanted = learner.method.workers or min(os.cpu_count() or 1, MAX_WORKERS)
+    count = max(1, min(wanted, missing))
+    if count == 1:
+        yield partial(_learn_with, partial(map, _one_by_one(learner)), iter, learner, store)
+        return
+    with SegmentWorkers(learner, store, count) as processes:
+        yield processes.learn_all
+
+
+class _Task(NamedTuple):
+    """A segment to learn, with all that it reads."""
+
+    segment: int
+    quantized: Rows
+    floats: Rows
+
+
+def _learn_with(
+    apply: Callable[[Iterator[_Task]], Iterator[Learned]],
+    keep: Callable[[Iterable[Any]], Iterable[Any]],
+    learner: SegmentLearner,
+    store: Checkpoints,
+    segments: Iterable[ReadSegment],
+) -> Iterator[int]:
+    """Let segments learn, and store them in their order; `keep` holds what a tensor has."""
+    begun: list[int] = []
+
+    def tasks() -> Iterator[_Task]:
+        for index, floats, quantized in segments:
+            begun.append(index)
+            read = learner.segments[index].inputs
+            yield _Task(
+                index, *({t: keep(side.values(t)) for t in read} for side in (quantized, floats))
+            )
+
+    for place, learned in enumerate(apply(tasks())):
+        store.put(learner.name_of(begun[place]), learned)
+        yield begun[place]
+
+
+def _remote_learner(model: Any, *job: Any) -> Callable[[_Task], Learned]:
+    """Return what learns segments of a model that was sent here."""
+    return _one_by_one(SegmentLearner(carried_model(model), *job))
+
+
+def _one_by_one(learner: SegmentLearner) -> Callable[[_Task], Learned]:
+    def learn(task: _Task) -> Learned:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return learner.learn(*task)
+        finally:
+            torch.set_num_threads(before)
+
+    return learn
 
 
 class SegmentWorkers(Closing):
-    """Worker processes that learn, or this process where a single worker is asked for."""
+    """Worker processes that learn segments, and store what they learned."""
 
-    def __init__(
-        self,
-        model: ir.Model,
-        plan: QuantPlan,
-        method: FineTuning,
-        device: str,
-        store: Checkpoints,
-        learner: SegmentLearner,
-    ) -> None:
-        self._store, self._learner = store, learner
-        missing = [
-            index
-            for index, segment in enumerate(learner.segments)
-            if store.segment_name(index, segment.first) not in store
-        ]
-        wanted = method.workers or min(os.cpu_count() or 1, MAX_WORKERS)
-        self._count = max(1, min(wanted, len(missing)))
+    def __init__(self, learner: SegmentLearner, store: Checkpoints, count: int) -> None:
+        self._learner, self._count = learner, count
         self._pending: dict[Future[None], int] = {}
-        self._processes: list[_SegmentProcess] = []
-        self._idle: queue.SimpleQueue[_SegmentProcess] = queue.SimpleQueue()
-        self._threads = ThreadPoolExecutor(self._count)
+        self._threads = ThreadPoolExecutor(count)
         self._scratch = ScratchFolder("segments")
-        if self._count == 1:
-            return
-        path = self._scratch.path / "model.onnx"
-        save_model(model, path)
-        plan.save(path.with_suffix(".json"))
-        order = {
-            "model": str(path),
-            "plan": str(path.with_suffix(".json")),
-            "method": msgspec.to_builtins(method),
-            "device": device,
+        model = self._scratch.path / "model.onnx"
+        save_model(learner.model, model)
+        learner.plan.save(model.with_suffix(".json"))
+        self._job = {
+            "model": str(model),
+            "method": msgspec.to_builtins(learner.method),
+            "device": learner.device,
             "store": str(store.folder),
             "job": store.job,
         }
-        for _ in range(self._count):
-            process = _SegmentProcess(order)
-            self._processes.append(process)
+        self._processes = [WorkerProcess(_WORKER) for _ in range(count)]
+        self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
+        for process in self._processes:
             self._idle.put(process)
 
-    def learn_all(
-        self, learner: SegmentLearner, store: Checkpoints, segments: Iterable[ReadSegment]
-    ) -> Iterator[int]:
+    def learn_all(self, segments: Iterable[ReadSegment]) -> Iterator[int]:
         """Let segments learn; yield each when it is stored."""
-        for index, quantized, floats in segments:
-            yield from self.learn(index, quantized, floats)
-        yield from self.finish()
+        for index, floats, quantized in segments:
+            folder = self._scratch.path / str(index)
+            folder.mkdir()
+            rows = [
+                {
+                    tensor: msgspec.to_builtins(side.share(tensor, folder / f"{kind}{place}.bin"))
+                    for place, tensor in enumerate(self._learner.segments[index].inputs)
+                }
+                for kind, side in (("quantized", quantized), ("floats", floats))
+            ]
+            self._pending[self._threads.submit(self._learn, index, rows, folder)] = index
+            # One more than there are workers may wait, so that no worker does.
+            yield from self._collect(self._count)
+        yield from self._collect(0)
 
-    def learn(self, index: int, quantized: LayerInputs, floats: LayerInputs) -> list[int]:
-        """Let a worker learn a segment; return the segments that were finished meanwhile."""
-        segment = self._learner.segments[index]
-        name = self._store.segment_name(index, segment.first)
-        if not self._processes:
-            read = segment.inputs
-            with one_thread():
-                learned = self._learner.learn(index, quantized.rows(read), floats.rows(read))
-            self._store.put(name, learned)
-            return [index]
-        folder = self._scratch.path / str(index)
-        folder.mkdir()
-        shared = {
-            kind: {
-                tensor: msgspec.to_builtins(inputs.share(tensor, folder / f"{kind}{place}.bin"))
-                for place, tensor in enumerate(segment.inputs)
-            }
-            for kind, inputs in (("quantized", quantized), ("floats", floats))
-        }
-        self._pending[self._threads.submit(self._call, index, name, shared, folder)] = index
-        # One more than there are workers may wait, so that no worker does.
-        return self._collect(self._count)
-
-    def finish(self) -> Iterator[int]:
-        """Yield the segments that are still being learned, as they are finished."""
-        while self._pending:
-            yield from self._collect(len(self._pending) - 1)
-
-    def _collect(self, most: int) -> list[int]:
-        """Wait until no more than so many are pending; return those that are done."""
-        done: list[int] = []
+    def _collect(self, most: int) -> Iterator[int]:
+        """Wait until no more than so many are pending; yield those that are done."""
         while len(self._pending) > most:
             for future in wait(self._pending, return_when=FIRST_COMPLETED).done:
                 index = self._pending.pop(future)
                 future.result()
-                done.append(index)
-        return done
+                yield index
 
-    def _call(self, index: int, name: str, shared: dict[str, Any], folder: Path) -> None:
+    def _learn(self, index: int, rows: list[dict[str, Any]], folder: Path) -> None:
+        """Have a segment learned by the next worker; what goes wrong there is raised here."""
         process = self._idle.get()
         try:
-            process.learn(index=index, name=name, **shared)
+            name = self._learner.name_of(index)
+            process.call("learn", job=self._job, index=index, name=name, rows=rows)
+        except WorkerLost as error:
+            raise ModelError(
+                f"a worker of fine-tuning {error}; the machine may have too little memory for so "
+                "many, set fewer workers."
+            ) from error
+        except WorkerError as error:
+            raise ModelError(f"a worker of fine-tuning failed: {error}") from error
         finally:
             self._idle.put(process)
         for file in folder.iterdir():
@@ -157,59 +189,21 @@ class SegmentWorkers(Closing):
         self._scratch.close()
 
 
-class _SegmentProcess(WorkerProcess):
-    """A worker for the segments of one job."""
+class Worker:
+    """What a worker process runs: the segments of one job, and the store that they go to."""
 
-    def __init__(self, order: dict[str, Any]) -> None:
-        super().__init__(_WORKER)
-        self._order: dict[str, Any] | None = order
+    def __init__(self) -> None:
+        # Ctrl-C goes to all processes of a terminal; the one that asks decides what it means.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._opened: tuple[Callable[[_Task], Learned], Checkpoints] | None = None
 
-    def learn(self, **request: Any) -> None:
-        """Have a segment learned; what goes wrong there is raised here."""
-        order, self._order = self._order, None
-        try:
-            if order is not None:
-                # Not before: opening takes a while, and all workers can do so at once.
-                self.call("open", **order)
-            self.call("learn", **request)
-        except WorkerLost as error:
-            raise ModelError(
-                f"a worker of fine-tuning {error}; the machine may have too little memory for so "
-                "many, set fewer workers."
-            ) from error
-        except WorkerError as error:
-            raise ModelError(f"a worker of fine-tuning failed: {error}") from error
-
-
-class SegmentTask(NamedTuple):
-    """A segment to learn elsewhere, with all that it reads."""
-
-    segment: int
-    quantized: dict[str, list[npt.NDArray[Any]]]
-    floats: dict[str, list[npt.NDArray[Any]]]
-
-
-def segment_learner(
-    model: Any, plan: QuantPlan, method: FineTuning, device: str
-) -> Callable[[SegmentTask], Learned]:
-    """Return what learns segments of a model that was sent here."""
-    learner = SegmentLearner(carried_model(model), plan, method, device)
-
-    def learn(task: SegmentTask) -> Learned:
-        with one_thread():
-            return learner.learn(task.segment, task.quantized, task.floats)
-
-    return learn
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch compute with one thread on the CPU."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    def learn(self, job: dict[str, Any], index: int, name: str, rows: list[dict[str, Any]]) -> None:
+        """Learn a segment and store it; the first call opens the model."""
+        if self._opened is None:
+            method: FineTuning = msgspec.convert(job["method"], FineTuning)
+            plan = QuantPlan.load(Path(job["model"]).with_suffix(".json"))
+            learner = SegmentLearner(load_model(job["model"]), plan, method, job["device"])
+            self._opened = _one_by_one(learner), Checkpoints(job["store"], job=job["job"])
+        learn, store = self._opened
+        sides = ({t: msgspec.convert(row, SharedRow) for t, row in side.items()} for side in rows)
+        store.put(name, learn(_Task(index, *sides)))

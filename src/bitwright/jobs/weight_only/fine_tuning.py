@@ -9,29 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+import torch
 
 from bitwright.errors import ModelError
 from bitwright.graph import opset_of
+from bitwright.jobs.fine_tuning.sequence import run_segments
 from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
+from bitwright.learning.adaround import AdaRoundLearner
+from bitwright.learning.fake_quantize import FakeQuantizer
+from bitwright.learning.reconstruction import Learner, reconstruct
 from bitwright.learning.reports import SegmentReport, require_torch
+from bitwright.learning.segment_target import SegmentTarget
 from bitwright.learning.segments import segments_to_learn
+from bitwright.learning.signround import SignRoundLearner
+from bitwright.learning.torch_graph.movement import as_tensor
 from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.numerics.stacked import as_matrix
 from bitwright.plan import QuantPlan
 from bitwright.recipe import AdaRound, SignRound
 from bitwright.rounding.store import BlockStore
-from bitwright.run import LayerInputs, run_side_by_side
-
-if TYPE_CHECKING:
-    import torch
-
-    from bitwright.learning.fake_quantize import FakeQuantizer
-    from bitwright.learning.reconstruction import Learner
+from bitwright.run import LayerInputs
 
 __all__ = ["tune_weights"]
 
@@ -63,24 +65,20 @@ def tune_weights(
     require_torch(device)
     learner = _SegmentLearner(model, plan, method, rounded, tuned, device)
     reports: list[SegmentReport] = []
-    starts = list(dict.fromkeys(segment.first for segment in learner.segments))
-    if starts:
-        # Read when the model runs, so that layers see what those before them have learned.
-        weights = {name: w.restored(learner.blocks) for name, w in learner.weights.items()}
-        with run_side_by_side(
+    if learner.segments:
+        with run_segments(
             model,
             model,
-            starts,
+            learner.segments,
             islice(samples, plan.recipe.emulate.fine_tune.samples),
-            weights=weights,
+            # Read when the model runs, so that layers see what those before them have learned.
+            weights={name: w.restored(learner.blocks) for name, w in learner.weights.items()},
             providers=providers,
-        ) as layers:
-            for floats, quantized in layers:
-                for index, segment in enumerate(learner.segments):
-                    if segment.first == floats.node:
-                        reports.append(learner.learn(index, floats, quantized))
-                        if progress is not None:
-                            progress(len(reports), len(learner.segments))
+        ) as inputs:
+            for index, floats, quantized in inputs:
+                reports.append(learner.learn(index, floats, quantized))
+                if progress is not None:
+                    progress(len(reports), len(learner.segments))
     for name in plan.weights:
         if name not in tuned:
             tuned.put(name, rounded.get(name))
@@ -111,9 +109,6 @@ class _SegmentLearner:
 
     def learn(self, index: int, floats: LayerInputs, quantized: LayerInputs) -> SegmentReport:
         """Let a segment learn, unless it has before or cannot, and store its weights."""
-        from bitwright.learning.reconstruction import reconstruct
-        from bitwright.learning.segment_target import SegmentTarget
-
         segment = self.segments[index]
         weights = {name: self.weights[name] for name in segment.reads if name in self.weights}
         mine = {
@@ -147,16 +142,12 @@ class _SegmentLearner:
     ) -> tuple[Learner, Callable[[str], QuantizedBlocks]]:
         """Return what learns these weights, and what gives each as it has learned."""
         if isinstance(self._method, SignRound):
-            from bitwright.learning.signround import SignRoundLearner
-
             given = {
                 name: (weight.read(), self._rounded.get(weight.name), weight.stored)
                 for name, weight in weights.items()
             }
             signed = SignRoundLearner(given, self._method, self._device)
             return signed, signed.blocks
-        from bitwright.learning.adaround import AdaRoundLearner
-
         quantizers = {name: self._with_quantizer(weight) for name, weight in weights.items()}
         learner = AdaRoundLearner(quantizers, self._method, details=self._details)
 
@@ -193,9 +184,6 @@ class _SegmentLearner:
 
     def _with_quantizer(self, weight: PlannedWeight) -> tuple[torch.Tensor, FakeQuantizer]:
         """Return a float weight, and the values that its scales and zero points leave it."""
-        from bitwright.learning.fake_quantize import FakeQuantizer
-        from bitwright.learning.torch_graph.movement import as_tensor
-
         parts = [weight.read(), *_per_weight(self._rounded.get(weight.name))]
         given, scale, zero_point = (
             as_tensor(np.ascontiguousarray(weight.stored(a)), self._device).float() for a in parts

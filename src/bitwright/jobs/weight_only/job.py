@@ -20,19 +20,17 @@ from bitwright.emit.nbits import NVFP4_VALUES
 from bitwright.errors import DataError
 from bitwright.jobs.calibration import NO_SAMPLES, Calibration, Evaluation, unseen_samples
 from bitwright.jobs.compute import ON_CPU, Compute
-from bitwright.jobs.fine_tuning.segment import require_torch
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Written, assess_model, sign_model
 from bitwright.jobs.result import Result
 from bitwright.jobs.smoothing import apply_factors
 from bitwright.jobs.static import random_data_notes
 from bitwright.jobs.weight_only.accuracy_level import choose_accuracy_level
-from bitwright.jobs.weight_only.fine_tuning import tune_weights
 from bitwright.jobs.weight_only.lazy import can_round_lazily, keep_in_memory, round_lazily
 from bitwright.jobs.weight_only.mixed_bits import mix_bits
 from bitwright.jobs.weight_only.rotation import choose_rotation
 from bitwright.jobs.weight_only.sequence import find_scaling, round_weights
-from bitwright.learning.reports import notes_of
+from bitwright.learning.reports import notes_of, require_torch
 from bitwright.numerics.arrays import NUMPY, Arrays, arrays_on
 from bitwright.numerics.nbits import LazyBlocks
 from bitwright.plan import QuantPlan
@@ -224,6 +222,8 @@ def _fine_tune(
     compute: Compute,
 ) -> tuple[BlockStore, QuantPlan]:
     """Learn the roundings; return where they are, and the plan that tells of it."""
+    from bitwright.jobs.weight_only.fine_tuning import tune_weights  # needs torch
+
     folder = None if compute.work is None else Path(compute.work) / "tuned"
     tuned = BlockStore(folder, job=_job_name(prepared, plan, compute))
     reports = tune_weights(
