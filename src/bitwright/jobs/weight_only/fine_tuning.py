@@ -7,7 +7,7 @@ points, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -20,6 +20,7 @@ from bitwright.errors import ModelError
 from bitwright.graph import opset_of
 from bitwright.jobs.fine_tuning.sequence import run_segments
 from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
+from bitwright.jobs.weight_only.work import WeightWork
 from bitwright.learning.adaround import AdaRoundLearner
 from bitwright.learning.fake_quantize import FakeQuantizer
 from bitwright.learning.reconstruction import Learner, reconstruct
@@ -42,38 +43,28 @@ WIDE_BITS = 8
 model's head, which often has 8, would be as large as all of its logits."""
 
 Array = npt.NDArray[Any]
-Feeds = Mapping[str, Array]
 
 
 def tune_weights(
-    model: ir.Model,
-    plan: QuantPlan,
-    samples: Iterable[Feeds],
-    rounded: BlockStore,
-    tuned: BlockStore,
-    *,
-    device: str = "cpu",
-    providers: Sequence[str] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    work: WeightWork, plan: QuantPlan, rounded: BlockStore, tuned: BlockStore
 ) -> list[SegmentReport]:
     """Learn the roundings of `rounded` into `tuned`; weights that are in it already stay.
 
     Every weight of the plan is in `tuned` in the end, the ones that cannot learn as they were.
     """
-    method = plan.recipe.fine_tune
-    assert isinstance(method, AdaRound | SignRound)
-    require_torch(device)
-    learner = _SegmentLearner(model, plan, method, rounded, tuned, device)
+    model, progress = work.prepared.model, work.progress
+    require_torch(work.compute.device)
+    learner = _SegmentLearner(model, plan, rounded, tuned, work.compute.device)
     reports: list[SegmentReport] = []
     if learner.segments:
         with run_segments(
             model,
             model,
             learner.segments,
-            islice(samples, plan.recipe.emulate.fine_tune.samples),
+            islice(work.samples(), plan.recipe.emulate.fine_tune.samples),
             # Read when the model runs, so that layers see what those before them have learned.
             weights={name: w.restored(learner.blocks) for name, w in learner.weights.items()},
-            providers=providers,
+            providers=work.prepared.providers,
         ) as inputs:
             for index, floats, quantized in inputs:
                 reports.append(learner.learn(index, floats, quantized))
@@ -92,11 +83,12 @@ class _SegmentLearner:
         self,
         model: ir.Model,
         plan: QuantPlan,
-        method: AdaRound | SignRound,
         rounded: BlockStore,
         tuned: BlockStore,
         device: str,
     ) -> None:
+        method = plan.recipe.fine_tune
+        assert isinstance(method, AdaRound | SignRound)
         self._method, self._device = method, device
         self._details = plan.recipe.emulate.fine_tune
         self._rounded, self._tuned = rounded, tuned

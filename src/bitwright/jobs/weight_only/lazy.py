@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
-import onnx_ir as ir
-
 from bitwright.errors import ModelError
 from bitwright.graph.tensors import row_reader
 from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
 from bitwright.jobs.weight_only.rounding import round_weight, shrinks_of
-from bitwright.numerics.arrays import NUMPY, Arrays
+from bitwright.jobs.weight_only.work import WeightWork
+from bitwright.numerics.arrays import Arrays
 from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.numerics.nbits import LazyBlocks, NBitsTensors, nbits_form, pack_nbits, widen
 from bitwright.numerics.nearest_blocks import pack_nearest
@@ -30,24 +29,18 @@ def can_round_lazily(plan: QuantPlan) -> bool:
     )
 
 
-def round_lazily(
-    model: ir.Model,
-    plan: QuantPlan,
-    *,
-    xp: Arrays = NUMPY,
-    progress: Callable[[int, int], None] | None = None,
-) -> dict[str, LazyBlocks]:
+def round_lazily(work: WeightWork, plan: QuantPlan) -> dict[str, LazyBlocks]:
     """Return the weights of a plan, each read from the model and rounded when it is asked for."""
     done: set[str] = set()
+    progress, xp, options = work.progress, work.xp, plan.recipe.weights
 
     def report(name: str) -> None:
         if progress is not None and name not in done:
             done.add(name)
             progress(len(done), len(plan.weights))
 
-    found = {
-        w.name: _lazy(w, plan.recipe.weights, xp, report) for w in planned_weights(model, plan)
-    }
+    weights = planned_weights(work.prepared.model, plan)
+    found = {weight.name: _lazy(weight, options, xp, report) for weight in weights}
     return {name: found[name] for name in plan.weights}
 
 

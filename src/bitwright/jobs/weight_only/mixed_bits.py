@@ -16,6 +16,7 @@ from bitwright.decide.layout.branches import Branch, find_branches
 from bitwright.errors import RecipeError
 from bitwright.jobs.improve.front import Option, find_within
 from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
+from bitwright.jobs.weight_only.work import WeightWork
 from bitwright.numerics.blocks import SHRINKS, quantize_in_blocks
 from bitwright.plan import QuantPlan
 from bitwright.recipe import ByLoss
@@ -34,15 +35,9 @@ Feeds = Mapping[str, Array]
 _SUM = 3
 
 
-def mix_bits(
-    model: ir.Model,
-    plan: QuantPlan,
-    samples: Callable[[], Iterable[Feeds]],
-    *,
-    providers: Sequence[str] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> QuantPlan:
+def mix_bits(work: WeightWork, plan: QuantPlan) -> QuantPlan:
     """Return the plan with more bits for the weights that its recipe's `mixed` asks for."""
+    model, providers = work.prepared.model, work.prepared.providers
     mixed, narrow = plan.recipe.weights.mixed, plan.recipe.weights.bits
     assert mixed is not None
     wide = mixed.wide_bits
@@ -53,7 +48,9 @@ def mix_bits(
     sizes = {weight.name: math.prod(weight.shape) for weight in products}
     weights = [weight for weight in products if weight.plan.bits == narrow]
     if isinstance(mixed, ByLoss):
-        losses = measure_losses(model, weights, samples(), providers=providers, progress=progress)
+        losses = measure_losses(
+            model, weights, work.samples(), providers=providers, progress=work.progress
+        )
         spent = sum(sizes[w.name] * w.plan.bits for w in products if w.plan.bits != narrow)
         left = {weight.name: sizes[weight.name] for weight in weights}
         budget = (mixed.average_bits * sum(sizes.values()) - spent) / max(sum(left.values()), 1)

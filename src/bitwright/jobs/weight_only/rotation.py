@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from bitwright import graph
 from bitwright.errors import PlanError
-from bitwright.jobs.calibration import Calibration, unseen_samples
+from bitwright.jobs.calibration import unseen_samples
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Written
 from bitwright.jobs.weight_only.answers import answer_loss, compare_answers, show_figures
+from bitwright.jobs.weight_only.work import WeightWork
 from bitwright.plan import Rotation
 from bitwright.support.wording import counted, show_percent
 
@@ -21,13 +22,14 @@ SEED = 0
 
 
 def choose_rotation(
-    prepared: Prepared, calibration: Calibration, write: Callable[[Prepared], Written] | None
+    work: WeightWork, write: Callable[[WeightWork], Written] | None
 ) -> tuple[Prepared, Rotation | None]:
     """Return the model, rotated as its recipe asks, and what the plan has to say about that.
 
     `write` rounds a model without data; None: it is too large to be run. With "auto" it does so
     for both models, and the one that loses less of its float answers is kept.
     """
+    prepared, calibration = work.prepared, work.calibration
     asked = prepared.recipe.weights.rotate
     if asked is False:
         return prepared, None
@@ -39,8 +41,8 @@ def choose_rotation(
     samples = () if calibration.is_random else unseen_samples(prepared, calibration).samples
     if not samples:
         return _with_note(prepared, "not rotated: there are no real samples to try it on"), None
-    (plain,) = compare_answers(prepared, (write(prepared),), samples)
-    (other,) = compare_answers(rotated, (write(rotated),), samples)
+    (plain,) = compare_answers(prepared, (write(work),), samples)
+    (other,) = compare_answers(rotated, (write(replace(work, prepared=rotated)),), samples)
     before, after = answer_loss(plain.judgement), answer_loss(other.judgement)
     note = (
         f"{'rotated' if after < before else 'not rotated'}: rounded to nearest, without data, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from bitwright.jobs.weight_only.rounding import (
     round_weight,
     task_rounder,
 )
+from bitwright.jobs.weight_only.work import WeightWork
 from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.plan import QuantPlan, Smoothing
@@ -30,7 +31,7 @@ from bitwright.recipe import WeightOnly
 from bitwright.rounding.store import BlockStore
 from bitwright.run import LayerInputs, LayerwiseRun, run_side_by_side
 from bitwright.run.layerwise import PartOpener
-from bitwright.support.engines import LOCAL, Engine, Workers
+from bitwright.support.engines import Workers
 from bitwright.support.wording import counted
 
 __all__ = ["find_scaling", "round_weights"]
@@ -40,26 +41,18 @@ Feeds = Mapping[str, Array]
 
 
 def round_weights(
-    model: ir.Model,
-    plan: QuantPlan,
-    samples: Iterable[Feeds] | None,
-    store: BlockStore,
-    *,
-    xp: Arrays = NUMPY,
-    providers: Sequence[str] | None = None,
-    engine: Engine = LOCAL,
-    progress: Callable[[int, int], None] | None = None,
+    work: WeightWork, plan: QuantPlan, samples: Iterable[Feeds] | None, store: BlockStore
 ) -> list[str]:
     """Round every weight of the plan into the store; those that are in it already stay.
 
     Methods that weigh errors by a layer's inputs need samples. In a sequential recipe, each layer
     sees the inputs that the rounded layers before it give, and with `error_propagation` those of
-    the float model, too. `engine` rounds weights that do not depend on each other: all, or in a
-    sequential recipe those that read the same tensor. Returns what there is to note.
+    the float model, too. The engine of the data rounds weights that do not depend on each other:
+    all, or in a sequential recipe those that read the same tensor. Returns what there is to note.
     """
-    branches = _Branches(model, samples)
-    with engine.open(task_rounder, plan.recipe.weights) as workers:
-        job = _Rounding(model, plan, branches, store, xp, providers, workers)
+    branches, progress = _Branches(work.prepared.model, samples), work.progress
+    with work.calibration.engine.open(task_rounder, plan.recipe.weights) as workers:
+        job = _Rounding(work, plan, branches, store, workers)
         for done, (name, blocks) in enumerate(job.rounded(), start=1):
             store.put(name, blocks)
             if progress is not None:
@@ -114,12 +107,10 @@ class _Branches:
 class _Rounding:
     """The weights of a plan to be rounded, and the means to round them."""
 
-    model: ir.Model
+    work: WeightWork
     plan: QuantPlan
     branches: _Branches
     store: BlockStore
-    xp: Arrays
-    providers: Sequence[str] | None
     workers: Workers
     unreached: list[str] = field(default_factory=list)
     """Weights that no sample reached."""
@@ -128,9 +119,13 @@ class _Rounding:
     def _options(self) -> WeightOnly:
         return self.plan.recipe.weights
 
+    @property
+    def _xp(self) -> Arrays:
+        return self.work.xp
+
     def rounded(self) -> Iterator[tuple[str, QuantizedBlocks]]:
         """Yield each weight that is not in the store, in which it must be before the next."""
-        weights = planned_weights(self.model, self.plan, self.branches.model)
+        weights = planned_weights(self.work.prepared.model, self.plan, self.branches.model)
         needs_data = self._options.needs_data
         groups = _by_source(w for w in weights if needs_data or w.plan.rounding.needs_data)
         if groups and self.branches.samples is None:
@@ -145,11 +140,11 @@ class _Rounding:
         unseen = [w for w in weights if w.name not in observed and w.name not in self.store]
         # Of a branch that no sample took.
         self.unreached.extend(w.name for w in unseen if w.plan.rounding.needs_data)
-        if self.xp is NUMPY:
+        if self._xp is NUMPY:
             yield from self.workers.map(make_tasks(unseen, None))
         else:
             for weight in unseen:
-                yield weight.name, round_weight(weight, None, self._options, self.xp)
+                yield weight.name, round_weight(weight, None, self._options, self._xp)
         if groups:
             yield from self._by_inputs(groups)
 
@@ -157,13 +152,11 @@ class _Rounding:
         self, groups: Mapping[str, Sequence[PlannedWeight]]
     ) -> Iterator[tuple[str, QuantizedBlocks]]:
         """Yield weights by the inputs of their layers, which the model is run for."""
-        options, xp, samples = self._options, self.xp, self.branches.samples
+        options, xp, samples = self._options, self._xp, self.branches.samples
         assert samples is not None
-        starts = _starts(self.branches.model, groups)
-        opener = _part_opener(xp, self.providers)
-        with _run(
-            self.branches.model, list(starts), samples, options, self.providers, opener
-        ) as run:
+        model, beside = self.branches.model, bool(options.error_propagation)
+        starts = _starts(model, groups)
+        with _run(self.work, model, list(starts), samples, beside_float=beside) as run:
             read_groups = self._read_groups(run, groups, starts)
             if xp is NUMPY and not options.sequential:
                 yield from self.workers.map(
@@ -197,7 +190,7 @@ class _Rounding:
                 continue
             once = is_factored_once(missing, self._options)
             moments = InputMoments(
-                inputs, source, missing[0].shape[0], self.xp, floats=floats, factored_once=once
+                inputs, source, missing[0].shape[0], self._xp, floats=floats, factored_once=once
             )
             if not moments.seen:
                 self.unreached.extend(weight.name for weight in missing)
@@ -205,26 +198,23 @@ class _Rounding:
             del moments  # one Hessian at a time
 
 
-def _part_opener(xp: Arrays, providers: Sequence[str] | None) -> PartOpener | None:
-    """Return what runs layers where `xp` computes; None: sessions, as where providers are named."""
-    if xp is NUMPY or providers is not None:
-        return None
-    from bitwright.learning.torch_parts import TorchParts
-
-    return TorchParts(xp.device)
-
-
 @contextmanager
 def _run(
+    work: WeightWork,
     model: ir.Model,
     layers: Sequence[str],
     samples: Iterable[Feeds],
-    options: WeightOnly,
-    providers: Sequence[str] | None,
-    opener: PartOpener | None,
+    *,
+    beside_float: bool = False,
 ) -> Iterator[Iterable[tuple[LayerInputs, LayerInputs | None]]]:
-    """Give the inputs of each layer, and beside them the float model's where they are needed."""
-    if not options.error_propagation:
+    """Give the inputs of each layer, and with `beside_float` the float model's beside them."""
+    xp, providers = work.xp, work.prepared.providers
+    opener: PartOpener | None = None
+    if xp is not NUMPY and providers is None:  # layers run where weights are rounded
+        from bitwright.learning.torch_parts import TorchParts
+
+        opener = TorchParts(xp.device)
+    if not beside_float:
         with LayerwiseRun(model, layers, samples, providers=providers, engine=opener) as run:
             yield ((inputs, None) for inputs in run)
         return
@@ -259,25 +249,21 @@ def _by_source(weights: Iterable[PlannedWeight]) -> dict[str, list[PlannedWeight
 # AWQ ------------------------------------------------------------------------------------------
 
 
-def find_scaling(
-    model: ir.Model,
-    plan: QuantPlan,
-    samples: Iterable[Feeds],
-    *,
-    xp: Arrays = NUMPY,
-    providers: Sequence[str] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> dict[str, Smoothing]:
+def find_scaling(work: WeightWork, plan: QuantPlan) -> dict[str, Smoothing]:
     """Return what AWQ divides the inputs of products by, and multiplies their weights with."""
-    options = plan.recipe.weights.awq
+    options, xp, model, progress = (
+        plan.recipe.weights.awq,
+        work.xp,
+        work.prepared.model,
+        work.progress,
+    )
     assert options is not None
     alphas = np.linspace(0, 1, options.grid + 1).tolist()
     groups = _by_source(planned_weights(model, plan))
     starts = _starts(model, groups)
     found: dict[str, Smoothing] = {}
-    opener = _part_opener(xp, providers)
-    with LayerwiseRun(model, list(starts), samples, providers=providers, engine=opener) as run:
-        for inputs in run:
+    with _run(work, model, list(starts), work.samples()) as run:
+        for inputs, _ in run:
             source = starts[inputs.node]
             # A weight that others read too would be scaled for them as well.
             group = [w for w in groups[source] if w.plan.awq and len(w.plan.nodes) == 1]

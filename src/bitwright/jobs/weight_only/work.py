@@ -1,0 +1,80 @@
+"""What every step of a weight-only job is given: the model, the data, and where it computes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import msgspec
+
+from bitwright._version import TOOL
+from bitwright.data import HoldoutSplit
+from bitwright.decide.layout.weight_only import plan_weights
+from bitwright.errors import DataError
+from bitwright.jobs.calibration import Calibration
+from bitwright.jobs.compute import ON_CPU, Compute
+from bitwright.jobs.opening import Prepared
+from bitwright.numerics.arrays import NUMPY, Arrays, arrays_on
+from bitwright.plan import QuantPlan
+from bitwright.support.progress import ProgressLines
+
+__all__ = ["WeightWork"]
+
+
+@dataclass(frozen=True)
+class WeightWork:
+    """A model whose weights are to be rounded, the data for it, and the means to do it."""
+
+    prepared: Prepared
+    calibration: Calibration
+    compute: Compute = ON_CPU
+
+    @cached_property
+    def xp(self) -> Arrays:
+        """What computes with weights: numpy, or torch on a device."""
+        return NUMPY if self.compute.device == "cpu" else arrays_on(self.compute.device)
+
+    @property
+    def progress(self) -> Callable[[int, int], None] | None:
+        """What hears how many weights are done."""
+        given = self.calibration.progress
+        return given if callable(given) else ProgressLines("Weights") if given else None
+
+    def decide(self) -> QuantPlan:
+        """Return the plan before anything is measured."""
+        prepared = self.prepared
+        fingerprint = prepared.fingerprint
+        return plan_weights(prepared.model, prepared.recipe, fingerprint=fingerprint, tool=TOOL)
+
+    def samples(self) -> HoldoutSplit:
+        """Return one pass over the calibration data, which must be given."""
+        if self.calibration.data is None:
+            raise DataError(
+                f"recipe {self.prepared.recipe.name!r} weighs errors by what each layer reads and "
+                "needs calibration data",
+                remedy="give data, or take a recipe that needs none (int4-rtn)",
+                command="give --data PATH, or take a recipe that needs none (--recipe int4-rtn)",
+            )
+        return self.calibration.split(self.prepared.model)
+
+    def for_passes(self) -> WeightWork:
+        """Return it with data in a form that as many passes can read as the recipe takes."""
+        recipe = self.prepared.recipe
+        weights = recipe.weights
+        scales = weights.awq is not None and weights.awq.scale
+        measures = weights.mixed is not None and weights.mixed.needs_data
+        several = scales or measures or recipe.fine_tune is not None or weights.rotate == "auto"
+        if self.calibration.data is None or not several:
+            return self
+        return replace(self, calibration=self.calibration.keep(self.prepared.model))
+
+    def store_name(self, plan: QuantPlan) -> str:
+        """Return what a folder of weights must belong to: this model, plan and data."""
+        if self.compute.work is None:
+            return ""
+        digest = hashlib.sha256(self.prepared.content_fingerprint.encode())
+        chosen = (plan.weights, plan.smoothing, plan.recipe.weights, plan.recipe.fine_tune)
+        digest.update(msgspec.json.encode(chosen))
+        return digest.hexdigest()
