@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -242,10 +243,10 @@ class Scorer:
 
         `engine` runs models; metrics are computed here.
         """
-        self._metric, self._journal, self._part = metric, journal, part
+        self.metric, self.journal, self._part = metric, journal, part
         self.samples = _Samples(samples, order, engine)
         self.floats = _FloatScores(metric, self.samples, journal, open_float, part)
-        self._hard = _HardSamples(metric, self.floats)
+        self.hard = _HardSamples(metric, self.floats)
         self.models: set[str] = set()
         """Which models were run on samples."""
 
@@ -264,7 +265,7 @@ class Scorer:
 
     @property
     def _first_look(self) -> int:
-        return len(self) if self._metric.scope == "model" else look_sizes(len(self))[0]
+        return len(self) if self.metric.scope == "model" else look_sizes(len(self))[0]
 
     def float_score(self, *, whole: bool = False) -> tuple[float, int]:
         """Return the metric of the float model, and on how many samples it is known.
@@ -272,7 +273,7 @@ class Scorer:
         Float is run no further than other models are, unless the `whole` set is asked for.
         """
         size = len(self) if whole else self._first_look
-        if self._metric.scope == "set":
+        if self.metric.scope == "set":
             size = self.floats.largest_known_set(size)
             return self.floats.of_set(size)[0], size
         self.floats.scores(size)
@@ -304,7 +305,7 @@ class Scorer:
         `may_go_on` hears how long the next look will take, and may stop the scoring before it.
         """
         looks = look_sizes(len(self))
-        if self._metric.scope == "model":
+        if self.metric.scope == "model":
             looks = looks[-1:]
         elif first_look:
             looks = looks[:1]
@@ -353,53 +354,36 @@ class Scorer:
         return None
 
     def _run(self, name: str, open_model: Open) -> _Run:
-        def open_and_count() -> Runnable:
-            opened = open_model()
-            self.models.add(name)
-            return opened
-
-        key = f"{self._part}/{name}"
-        kind = _RUNS[self._metric.scope]
-        return kind(
-            key, self._metric, self.samples, self._journal, self.floats, self._hard, open_and_count
-        )
+        return _RUNS[self.metric.scope](self, f"{self._part}/{name}", name, open_model)
 
 
 def _refuse_to_open() -> Runnable:
     raise AssertionError("what is in the journal needs no model")
 
 
+@dataclass
 class _Run:
     """One model on growing numbers of samples."""
 
-    def __init__(
-        self,
-        key: str,
-        metric: Metric,
-        samples: _Samples,
-        journal: Journal,
-        floats: _FloatScores,
-        hard: _HardSamples,
-        open_model: Open,
-    ) -> None:
-        self._key, self._metric, self._samples = key, metric, samples
-        self._journal, self._floats, self._hard = journal, floats, hard
-        self._open_model = open_model
-        self._opened: Runnable | None = None
+    scorer: Scorer
+    key: str
+    name: str
+    open_model: Open
 
     def knows(self, size: int) -> bool:
         """Whether this look was made before."""
-        return f"{self._key}/{size}" in self._journal
+        return f"{self.key}/{size}" in self.scorer.journal
 
     def look(self, size: int) -> Drop:
         """Return the drop on the first samples."""
-        known = self._journal.get(f"{self._key}/{size}")
+        known = self.scorer.journal.get(f"{self.key}/{size}")
         if known is None:
             drop, scores = self._measure(size)
             error = None if math.isnan(drop.error) else drop.error
             known = {"drop": drop.mean, "error": error, "step": drop.step, "scores": scores}
-            self._journal[f"{self._key}/{size}"] = known
-        self._note(known["scores"])
+            self.scorer.journal[f"{self.key}/{size}"] = known
+        if self.scorer.metric.scope == "sample":
+            self.scorer.hard.note(self.key, dict(enumerate(known["scores"] or ())))
         error = math.nan if known["error"] is None else known["error"]
         return Drop(size, known["drop"], error, known["step"])
 
@@ -410,22 +394,20 @@ class _Run:
     def _measure(self, size: int) -> tuple[Drop, Sequence[float] | None]:
         raise NotImplementedError
 
-    def _note(self, scores: Sequence[float] | None) -> None:
-        """Hear what a look found."""
-
-    def _open(self) -> Runnable:
-        if self._opened is None:
-            self._opened = self._open_model()
-        return self._opened
+    @cached_property
+    def _opened(self) -> Runnable:
+        opened = self.open_model()
+        self.scorer.models.add(self.name)
+        return opened
 
 
 class _ModelRun(_Run):
     """A model that a function scores with samples of its own choice."""
 
     def _measure(self, size: int) -> tuple[Drop, Sequence[float] | None]:
-        before = self._floats.scores(size)
-        model = ir.to_proto(self._open().model)
-        after = self._metric.score_model(model, self._samples.first(size))
+        before = self.scorer.floats.scores(size)
+        model = ir.to_proto(self._opened.model)
+        after = self.scorer.metric.score_model(model, self.scorer.samples.first(size))
         if len(before) > 1 and len(before) == len(after):
             return replace(drop_of_pairs(before, after), samples=size), after
         return Drop(size, float(np.mean(before) - np.mean(after)), math.nan), after
@@ -434,17 +416,18 @@ class _ModelRun(_Run):
 class _SetRun(_Run):
     """A model whose outputs a function scores all at once."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self._outputs = ArrayStore(memory_budget=_KEPT_BYTES)
+    @cached_property
+    def _outputs(self) -> ArrayStore:
+        return ArrayStore(memory_budget=_KEPT_BYTES)
 
     def _measure(self, size: int) -> tuple[Drop, Sequence[float] | None]:
-        whole, parts = self._floats.of_set(size)
+        scorer = self.scorer
+        whole, parts = scorer.floats.of_set(size)
         more = range(len(self._outputs), size)
-        for output in self._samples.run(self._open(), more) if more else ():
+        for output in scorer.samples.run(self._opened, more) if more else ():
             self._outputs.append(output)
         outputs = [self._outputs[index] for index in range(size)]
-        found, folds = score_folds(self._metric, outputs, self._samples.first(size))
+        found, folds = score_folds(scorer.metric, outputs, scorer.samples.first(size))
         lost = [one - other for one, other in zip(parts, folds, strict=True)]
         return drop_of_folds(size, whole - found, lost, whole), None
 
@@ -457,10 +440,7 @@ class _SampleRun(_Run):
         left = [index for index in range(size) if index not in known]
         known |= dict(zip(left, self._scores_of(left), strict=True))
         scores = [known[index] for index in range(size)]
-        return drop_of_pairs(self._floats.scores(size), scores), scores
-
-    def _note(self, scores: Sequence[float] | None) -> None:
-        self._hard.note(self._key, dict(enumerate(scores or ())))
+        return drop_of_pairs(self.scorer.floats.scores(size), scores), scores
 
     def count_losses(self, limit: float, may_go_on: Callable[[float], bool]) -> Drop | None:
         """Return the least that is lost on all samples, if that is beyond the limit already.
@@ -468,22 +448,23 @@ class _SampleRun(_Run):
         Samples that are likely to change are run one after the other. What all others could gain
         at most is taken as gained, so that no order of them makes this wrong.
         """
-        count = len(self._samples)
+        scorer, samples, listed = self.scorer, self.scorer.samples, self.scorer.hard
+        count = len(samples)
         fair = dict(enumerate(self._known_scores(count)))
-        if self._hard.best_score(len(fair)) is None:  # before float is run on all
+        if listed.best_score(len(fair)) is None:  # before float is run on all
             return None
-        most = self._hard.best_score(count)
+        most = listed.best_score(count)
         if most is None:
             return None
-        before = self._floats.scores(count)
+        before = scorer.floats.scores(count)
         scores = fair | self._known_hard()
-        hard = [index for index in self._hard.listed(most) if index not in scores]
+        hard = [index for index in listed.listed(most) if index not in scores]
         if len(hard) > MAX_HARD * count:
             return None
         lost = sum(before[index] - score for index, score in scores.items())
         gained = sum(most - before[index] for index in range(count) if index not in scores)
         allowed = limit * count
-        if lost - gained <= allowed and may_go_on((self._samples.seconds or 0.0) * len(hard)):
+        if lost - gained <= allowed and may_go_on((samples.seconds or 0.0) * len(hard)):
             found = {}
             for index, score in zip(hard, self._scores_of(hard), strict=False):
                 found[index] = score
@@ -492,10 +473,10 @@ class _SampleRun(_Run):
                 if lost - gained > allowed:
                     break
             scores |= found
-            self._journal[f"{self._key}/hard"] = {
+            scorer.journal[f"{self.key}/hard"] = {
                 str(index): score for index, score in (self._known_hard() | found).items()
             }
-            self._hard.note(self._key, found)
+            listed.note(self.key, found)
         least = (lost - gained) / count
         if least <= limit:
             return None
@@ -505,24 +486,24 @@ class _SampleRun(_Run):
 
     def _scores_of(self, places: Sequence[int]) -> Iterator[float]:
         """Yield the scores of samples, by their places."""
-        against = self._metric.against_float
+        scorer, against = self.scorer, self.scorer.metric.against_float
         if not places:
             return
         if against:
-            self._floats.run_on(max(places) + 1)
-        for index, output in zip(places, self._samples.run(self._open(), places), strict=True):
-            expected = self._floats.outputs(index) if against else None
-            yield self._metric.score(output, self._samples[index], expected)
+            scorer.floats.run_on(max(places) + 1)
+        for index, output in zip(places, scorer.samples.run(self._opened, places), strict=True):
+            expected = scorer.floats.outputs(index) if against else None
+            yield scorer.metric.score(output, scorer.samples[index], expected)
 
     def _known_hard(self) -> dict[int, float]:
         """Return the scores of samples that were run before others."""
-        known = self._journal.get(f"{self._key}/hard") or {}
+        known = self.scorer.journal.get(f"{self.key}/hard") or {}
         return {int(index): score for index, score in known.items()}
 
     def _known_scores(self, size: int) -> list[float]:
         """Return the scores of the largest look before this one."""
-        for before in reversed(look_sizes(len(self._samples))):
-            known = self._journal.get(f"{self._key}/{before}") if before < size else None
+        for before in reversed(look_sizes(len(self.scorer.samples))):
+            known = self.scorer.journal.get(f"{self.key}/{before}") if before < size else None
             if known is not None:
                 return list(known["scores"])
         return []
