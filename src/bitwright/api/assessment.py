@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from bitwright.assess import bench_generation as time_generation
 from bitwright.data import Transform
 from bitwright.jobs.comparison import Measuring, compare_pair
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
-from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
+from bitwright.observe import MEMORY_BUDGET, Engine
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
 from bitwright.support.progress import Progress
@@ -87,7 +86,7 @@ def compare(
     if plan is not None and not isinstance(plan, QuantPlan):
         plan = QuantPlan.load(plan)
     given = (data, limit, transform, memory_budget, providers, engine, progress)
-    with _measuring(*given) as measuring:
+    with Measuring.connected(*given) as measuring:
         return compare_pair(float_model, quantized_model, plan, measuring)
 
 
@@ -135,32 +134,8 @@ def find_sensitivity(
     if not isinstance(plan, QuantPlan):
         plan = QuantPlan.load(plan)
     given = (data, limit, transform, memory_budget, providers, engine, progress)
-    with _measuring(*given) as measuring:
+    with Measuring.connected(*given) as measuring:
         return measure_sensitivity(float_model, plan, measuring, candidates=candidates)
-
-
-@contextmanager
-def _measuring(
-    data: Any,
-    limit: int | None,
-    transform: Transform,
-    memory_budget: int,
-    providers: Sequence[str] | None,
-    engine: Engine | str | None,
-    progress: Progress,
-) -> Iterator[Measuring]:
-    """Give the samples of a verb and what runs models on them, as long as its engine is there."""
-    chosen = open_engine(engine)
-    with chosen.connect():
-        yield Measuring(
-            data,
-            limit,
-            transform,
-            memory_budget=memory_budget,
-            providers=providers,
-            engine=chosen,
-            progress=progress,
-        )
 
 
 @check_arguments

@@ -121,29 +121,7 @@ def quantize(
     >>> result.outputs[0].agreement > 0.9
     True
     """
-    calibration = Calibration(
-        data,
-        limit,
-        transform,
-        holdout=holdout,
-        sketches=sketches,
-        memory_budget=memory_budget,
-        engine=open_engine(engine),
-        progress=progress,
-    )
-    request = QuantizeRequest(
-        source=model,
-        output=output,
-        weights=weights,
-        asked=recipe,
-        recipe=settle_for_host(load_recipe(recipe, target)),
-        effort=effort,
-        calibration=calibration,
-        compute=Compute(device, work),
-        external_data=external_data,
-        providers=providers,
-    )
-    return quantize_request(request)
+    return quantize_request(_request(**locals()))
 
 
 @check_arguments
@@ -173,26 +151,24 @@ def make_plan(
     >>> plan.recipe.name
     'int8-per-channel'
     """
-    calibration = Calibration(
-        data,
-        limit,
-        transform,
-        holdout=False,
-        sketches=sketches,
-        memory_budget=memory_budget,
-        engine=open_engine(engine),
-        progress=progress,
+    return plan_request(_request(holdout=False, **locals()))
+
+
+_CALIBRATION = ("data", "limit", "transform", "holdout", "sketches", "memory_budget", "progress")
+
+
+def _request(**given: Any) -> QuantizeRequest:
+    """Return what `quantize` and `make_plan` ask for by these arguments."""
+    asked, engine = given.pop("recipe"), open_engine(given.pop("engine"))
+    read = {name: given.pop(name) for name in _CALIBRATION}
+    return QuantizeRequest(
+        source=given.pop("model"),
+        asked=asked,
+        recipe=settle_for_host(load_recipe(asked, given.pop("target"))),
+        calibration=Calibration(**read, engine=engine),
+        compute=Compute(given.pop("device", "cpu"), given.pop("work", None)),
+        **given,
     )
-    request = QuantizeRequest(
-        source=model,
-        weights=weights,
-        asked=recipe,
-        recipe=settle_for_host(load_recipe(recipe, target)),
-        effort=effort,
-        calibration=calibration,
-        providers=providers,
-    )
-    return plan_request(request)
 
 
 @check_arguments
@@ -283,13 +259,8 @@ calibration data instead.
 
     if output is not None:
         graph.check_destination(output, source=model, others=paths_of(data))
-    given: dict[str, Any] = {
-        "format": format,
-        "select": select,
-        "optimize": optimize,
-        "providers": providers,
-    }
-    result = quantize_trained(model, calibration=Calibration(data, limit, transform), **given)
+    calibration = Calibration(data, limit, transform)
+    result = quantize_trained(model, format, select, optimize, calibration, providers)
     return save_result(result, output, external_data)
 
 

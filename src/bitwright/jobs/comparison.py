@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright.assess import Comparison, PairRun, compare_models, open_units
 from bitwright.assess.coverage import find_coverage
-from bitwright.data import Sample, Samples, read_sample
+from bitwright.data import Sample, Samples, Transform, read_sample
 from bitwright.data.references import SampleReferences
 from bitwright.decide.ranges.saturation import saturation_points
 from bitwright.errors import BitwrightError, DataError
@@ -21,9 +22,9 @@ from bitwright.jobs.output import TRAINED
 from bitwright.jobs.qat import open_for_plan
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
-from bitwright.support.engines import LOCAL, Engine
+from bitwright.support.engines import LOCAL, Engine, open_engine
 from bitwright.support.logs import logged
-from bitwright.support.progress import show_progress
+from bitwright.support.progress import Progress, show_progress
 
 __all__ = ["FloatSide", "Measuring", "compare_pair", "compare_with", "open_float_side", "recipe_of"]
 
@@ -43,6 +44,31 @@ class Measuring(DataOptions):
     providers: Sequence[str] | None = None
     engine: Engine = LOCAL
     """Where samples and variants are run."""
+
+    @classmethod
+    @contextmanager
+    def connected(
+        cls,
+        data: Any,
+        limit: int | None,
+        transform: Transform,
+        memory_budget: int,
+        providers: Sequence[str] | None,
+        engine: Engine | str | None,
+        progress: Progress,
+    ) -> Iterator[Measuring]:
+        """Give the samples of a verb, and what runs models on them while its engine is there."""
+        chosen = open_engine(engine)
+        with chosen.connect():
+            yield cls(
+                data,
+                limit,
+                transform,
+                memory_budget=memory_budget,
+                progress=progress,
+                providers=providers,
+                engine=chosen,
+            )
 
     def check(self, purpose: str) -> None:
         """Refuse what nothing can be measured with."""

@@ -28,7 +28,7 @@ from bitwright.support.logs import logged
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-__all__ = ["Format", "open_for_plan", "open_trained", "quantize_trained"]
+__all__ = ["Format", "open_for_plan", "quantize_trained"]
 
 Format = Literal["qdq", "qoperator"]
 _FORMATS = ("qdq", "qoperator")
@@ -36,28 +36,24 @@ _FORMATS = ("qdq", "qoperator")
 
 def quantize_trained(
     source: Any,
-    *,
     format: Format,
     select: Selection | None,
     optimize: bool,
     calibration: Calibration,
-    providers: Sequence[str] | None,
+    providers: Sequence[str] | None = None,
 ) -> Result:
     """Write the integers that a model was trained for; data only measures the result."""
-    prepared, plan = open_trained(
-        source, format=format, select=select, optimize=optimize, providers=providers
-    )
+    prepared, plan = _open_trained(source, format, select, optimize, providers)
     return apply_static(prepared, plan, calibration, ON_CPU)
 
 
 @logged("read the trained model")
-def open_trained(
+def _open_trained(
     source: Any,
-    *,
-    format: Format = "qdq",
-    select: Selection | None = None,
-    optimize: bool = True,
-    providers: Sequence[str] | None = None,
+    format: Format,
+    select: Selection | None,
+    optimize: bool,
+    providers: Sequence[str] | None,
 ) -> tuple[Prepared, QuantPlan]:
     """Return the float model inside a trained one, and the plan that its trained scales make.
 
@@ -106,12 +102,8 @@ def open_for_plan(source: Any, plan: QuantPlan, providers: Sequence[str] | None 
     if (format == "qdq" or format == "qoperator") and graph.find_quantized_nodes(
         graph.load_model(source)
     ):
-        prepared, _ = open_trained(
-            source,
-            format=format,
-            select=plan.recipe.select,
-            optimize=plan.recipe.optimize,
-            providers=providers,
+        prepared, _ = _open_trained(
+            source, format, plan.recipe.select, plan.recipe.optimize, providers
         )
         if prepared.fingerprint == plan.fingerprint:
             return apply_factors(prepared, plan.smoothing)

@@ -35,7 +35,7 @@ from bitwright.jobs.comparison import Measuring, compare_with, open_float_side, 
 from bitwright.jobs.result import Result
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
 from bitwright.jobs.tuning.result import TuneResult
-from bitwright.observe import MEMORY_BUDGET, Engine, observe, open_engine
+from bitwright.observe import MEMORY_BUDGET, Engine, observe
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import write_file
@@ -170,30 +170,21 @@ def write_report(  # noqa: PLR0913 - a public verb
             raise OutputError(
                 f"the better plan would overwrite {plan_name!r}; give the page another name."
             )
-    chosen = open_engine(engine)
-    measuring = Measuring(
-        data,
-        limit,
-        transform,
-        memory_budget=memory_budget,
-        providers=providers,
-        engine=chosen,
-        progress=progress,
-    )
-    request = ReportRequest(
-        source=float_model,
-        quantized=graph.load_model(quantized_model),
-        names=(name_of(float_model, "model.onnx"), _result_name(quantized_model)),
-        sizes=(graph.file_size(float_model), _size_of(quantized_model)),
-        plan=plan,
-        plan_name=plan_name,
-        output=output,
-        measuring=measuring,
-        latency=latency,
-        sensitivity=sensitivity,
-        target=target,
-    )
-    with chosen.connect():
+    given = (data, limit, transform, memory_budget, providers, engine, progress)
+    with Measuring.connected(*given) as measuring:
+        request = ReportRequest(
+            source=float_model,
+            quantized=graph.load_model(quantized_model),
+            names=(name_of(float_model, "model.onnx"), _result_name(quantized_model)),
+            sizes=(graph.file_size(float_model), _size_of(quantized_model)),
+            plan=plan,
+            plan_name=plan_name,
+            output=output,
+            measuring=measuring,
+            latency=latency,
+            sensitivity=sensitivity,
+            target=target,
+        )
         report = make_report(request)
     if output is not None:
         report.save(output)

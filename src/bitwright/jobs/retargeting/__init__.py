@@ -110,7 +110,8 @@ def retarget_model(source: Any, name: str, *, format: Format | None = None) -> R
         if count:
             changes.append(f"wrote {counted(count, 'quantized bias vector')} in float")
     if format == "qoperator":
-        model = _with_integer_operators(model)
+        # The integer operators that its own pairs make.
+        model = quantize_trained(model, "qoperator", None, False, Calibration(None)).model
         changes.append("wrote integer operators")
     graph.remove_unused_initializers(model)
     graph.check_model(model)
@@ -161,19 +162,6 @@ def _float_biases(model: ir.Model) -> int:
         gone.append(node)
     remove_nodes(gone)
     return len(gone)
-
-
-def _with_integer_operators(model: ir.Model) -> ir.Model:
-    """Return the model with the integer operators that its own pairs make."""
-    result = quantize_trained(
-        model,
-        format="qoperator",
-        select=None,
-        optimize=False,
-        calibration=Calibration(None),
-        providers=None,
-    )
-    return result.model
 
 
 def _refuse_unchangeable(found: Verification, target: Target) -> None:
