@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -38,7 +38,6 @@ from bitwright.jobs.qat import open_for_plan
 from bitwright.jobs.weight_only.job import write_weight_only
 from bitwright.plan import QuantPlan
 from bitwright.run import open_session, run_session
-from bitwright.support.engines import LOCAL, Engine
 from bitwright.support.logs import logged
 from bitwright.support.progress import show_progress
 
@@ -141,17 +140,8 @@ def variants_of(
         ranked = [node.name for node in found.worst(len(found.nodes)) if node.name in chosen]
         worst = list(dict.fromkeys([*ranked, *chosen]))[:candidates]
         chosen = {name: index for name, index in chosen.items() if name in worst}
-    return NodeVariants(
-        prepared,
-        calibration or Calibration(),
-        plan,
-        quantized,
-        given,
-        Variants(units),
-        chosen,
-        measuring.memory_budget,
-        measuring.engine,
-    )
+    variants, calibration = Variants(units), calibration or Calibration()
+    return NodeVariants(prepared, calibration, plan, quantized, variants, chosen, given, measuring)
 
 
 def _write(prepared: Prepared, plan: QuantPlan, calibration: Calibration) -> ir.Model:
@@ -171,13 +161,12 @@ class NodeVariants:
     calibration: Calibration
     plan: QuantPlan
     quantized: ir.Model
-    samples: list[Sample]
     variants: Variants
     unit_of: dict[str, int]
     """Node -> the index of its unit."""
-    memory_budget: int
-    engine: Engine = LOCAL
-    """Where groups of variants are run."""
+    samples: list[Sample]
+    measuring: Measuring
+    """How they are run."""
 
     @property
     def units(self) -> Units:
@@ -194,6 +183,15 @@ class NodeVariants:
     ) -> dict[Key, TotalError]:
         """Measure every node by itself."""
         return self._measure(kind, [(unit,) for unit in self.unit_of.values()], report)
+
+    def only(self, nodes: Collection[str]) -> NodeVariants:
+        """Return what measures no other nodes than these."""
+        return replace(self, unit_of={n: unit for n, unit in self.unit_of.items() if n in nodes})
+
+    def losses(self) -> dict[str, float]:
+        """Return the loss that each node makes by itself."""
+        found = self.run("alone")
+        return {name: found[unit,].loss for name, unit in self.unit_of.items()}
 
     def total(self) -> TotalError:
         """Return the error of the outputs with all nodes quantized."""
@@ -276,9 +274,9 @@ class NodeVariants:
             kind,
             sets,
             self.samples,
-            memory_budget=self.memory_budget,
+            memory_budget=self.measuring.memory_budget,
             providers=self.prepared.providers,
-            engine=self.engine,
+            engine=self.measuring.engine,
             on_progress=report,
         )
 

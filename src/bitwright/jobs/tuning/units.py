@@ -12,14 +12,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
 
 import msgspec
 import onnx_ir as ir
 
 from bitwright.assess import open_units
-from bitwright.assess.outputs import TotalError
-from bitwright.assess.sensitivity.variants import Key
 from bitwright.data import Sample
 from bitwright.decide.ops import op_types
 from bitwright.errors import ModelError
@@ -104,16 +101,15 @@ def open_unit_variants(
     `before` are those that were told apart in another plan with the same nodes.
     """
     units = open_units(prepared.model, model)
-    named = units_of(units, plan)
-    count = ERROR_SAMPLES if len(named) < MANY_UNITS else ERROR_SAMPLES // 2
+    few = len(units_of(units, plan)) < MANY_UNITS
+    count = ERROR_SAMPLES if few else ERROR_SAMPLES // 2
     measuring = Measuring(
         samples=samples[:count], providers=prepared.providers, engine=engine, progress=False
     )
     if before is None:
         return variants_of(prepared, plan, model, units, measuring, MAX_UNITS)
-    known = {node for unit in before for node in unit.nodes}
     found = variants_of(prepared, plan, model, units, measuring, None)
-    return replace(found, unit_of={name: n for name, n in named.items() if name in known})
+    return found.only(_nodes_of(before))
 
 
 def find_units(variants: NodeVariants) -> UnitErrors:
@@ -155,28 +151,24 @@ def _measure_alone(
 
     By gradients, errors are known up to a factor, which those that are exact tell.
     """
-    found = None
+    guessed, exact = None, units
     if len(units) >= MANY_ERRORS:
         try:
-            found = attribute_nodes(_only(variants, units))
+            found = attribute_nodes(variants.only(_nodes_of(units)))
         except ModelError as error:
             report(f"no gradients: {error}")  # exact errors need none
-    guessed = None if found is None else _of_units(units, found)
-    exact = units
+        else:
+            guessed = None if found is None else _of_units(units, found)
     if guessed is not None:
         exact = _worst(units, guessed)
         report(f"gradients tell the {len(exact)} units of most error from {len(units)}")
     report(f"measuring the error of {len(exact)} units on {len(variants.samples)} samples")
-    some = _only(variants, exact)
-    measured = _of_units(exact, _losses(some, some.run("alone")))
+    measured = _of_units(exact, variants.only(_nodes_of(exact)).losses())
     return measured if guessed is None else _scaled_to(guessed, measured)
 
 
-def _only(variants: NodeVariants, units: Sequence[Unit]) -> NodeVariants:
-    """Return the variants of some units."""
-    nodes = {node for unit in units for node in unit.nodes}
-    chosen = {name: place for name, place in variants.unit_of.items() if name in nodes}
-    return replace(variants, unit_of=chosen)
+def _nodes_of(units: Sequence[Unit]) -> set[str]:
+    return {node for unit in units for node in unit.nodes}
 
 
 def attribute_nodes(variants: NodeVariants) -> dict[str, float] | None:
@@ -215,11 +207,6 @@ def _unchanged(
         for unit in same
         if entries(plan, unit) == entries(other, unit)
     }
-
-
-def _losses(variants: NodeVariants, found: Mapping[Key, TotalError]) -> dict[str, float]:
-    """Return the error of each node by itself."""
-    return {name: found[place,].loss for name, place in variants.unit_of.items()}
 
 
 def _of_units(units: Sequence[Unit], errors: Mapping[str, float]) -> dict[str, float]:
@@ -306,20 +293,18 @@ def _alone_in(variants: NodeVariants, units: Sequence[Unit], state: str) -> dict
     changed = with_states(prepared, plan, units, {unit.node: state for unit in units})
     fitting = open_for_plan(prepared.source, changed, prepared.providers)
     changed = msgspec.structs.replace(changed, fingerprint=fitting.fingerprint)
-    measuring = Measuring(samples=variants.samples, providers=prepared.providers, progress=False)
+    measuring = replace(variants.measuring, engine=LOCAL)
     others = open_variants(prepared.source, changed, measuring, None)
     known = [unit for unit in units if unit.node in others.unit_of]
-    return _of_units(known, _losses(others, others.run("alone")))
+    return _of_units(known, others.losses())
 
 
 def _made_monotone(errors: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Return errors of which fewer bits have no less, and more bits no more."""
     found = {state: dict(each) for state, each in errors.items()}
-    if "w4" in found:
-        for name, error in found["w4"].items():
-            found["w4"][name] = max(error, found["int8"][name])
-    if "a16" in found:
-        for name, error in found["a16"].items():
-            found["a16"][name] = min(error, found["int8"][name])
+    for state, bound in (("w4", max), ("a16", min)):
+        for name, error in found.get(state, {}).items():
+            found[state][name] = bound(error, found["int8"][name])
     return found
 
 
@@ -327,25 +312,17 @@ def unit_edges(variants: NodeVariants, units: Sequence[Unit]) -> tuple[tuple[int
     """Return which units read the tensors of which, and how many elements these have."""
     owner = {node: index for index, unit in enumerate(units) for node in unit.nodes}
     place_of = {place: owner[name] for name, place in variants.unit_of.items() if name in owner}
-    makers = {
-        cut.float_value: place_of[place]
-        for place, cut in enumerate(variants.units.cuts)
-        if place in place_of
+    cuts = variants.units.cuts
+    makers = {cuts[place].float_value: unit for place, unit in place_of.items()}
+    edges = {
+        (makers[value], unit, _elements(value))
+        for place, unit in place_of.items()
+        for value in cuts[place].float_inputs
+        if makers.get(value, unit) != unit
     }
-    edges = []
-    for place, cut in enumerate(variants.units.cuts):
-        if place not in place_of:
-            continue
-        for value in cut.float_inputs:
-            maker: Any = makers.get(value)
-            if maker is not None and maker != place_of[place]:
-                edges.append((maker, place_of[place], _elements(value)))
-    return tuple(sorted(set(edges)))
+    return tuple(sorted(edges))
 
 
-def _elements(value: Any) -> int:
+def _elements(value: ir.Value) -> int:
     """Return how many numbers a tensor has; open dimensions count as one."""
-    count = 1
-    for size in value.shape or ():
-        count *= size if isinstance(size, int) else 1
-    return count
+    return math.prod(size for size in value.shape or () if isinstance(size, int))
