@@ -12,8 +12,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, fields, is_dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
@@ -23,6 +22,7 @@ from bitwright.cli.bench import bench_command
 from bitwright.cli.common import CommonOptions
 from bitwright.cli.compare import compare_command
 from bitwright.cli.demo import demo_command
+from bitwright.cli.groups import expand_groups, make_group, options_of
 from bitwright.cli.inspect import inspect_command
 from bitwright.cli.plan import plan_command
 from bitwright.cli.preprocess import preprocess_command
@@ -37,7 +37,7 @@ from bitwright.cli.verify import verify_command
 from bitwright.errors import RENAMED, BitwrightError
 from bitwright.support.memory_shortage import find_memory_shortage
 
-__all__ = ["expand_groups", "run"]
+__all__ = ["run"]
 
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
@@ -132,7 +132,7 @@ def _with_common_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def call(**values: Any) -> None:
-        common = _made_of(CommonOptions, values)
+        common = make_group(CommonOptions, values)
         quiet = bool(values.get("quiet") or values.get("as_json"))
         with common.in_force(verbose=bool(values.get("verbose")), quiet=quiet):
             try:
@@ -141,80 +141,9 @@ def _with_common_options(command: Callable[..., None]) -> Callable[..., None]:
                 _LOGGER.debug("ended by %s", type(error).__name__, exc_info=True)
                 raise
 
-    options = [*own.parameters.values(), *_options_of(CommonOptions)]
+    options = [*own.parameters.values(), *options_of(CommonOptions)]
     call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     return call
-
-
-def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with each dataclass among its parameters replaced by its fields.
-
-    Typer makes an option of each field, in the place where the dataclass stands; the command gets
-    the dataclass, made of what was typed. A field may be such a group itself.
-
-    >>> from dataclasses import dataclass
-    >>> @dataclass
-    ... class Size:
-    ...     width: int = 1
-    ...     height: int = 2
-    >>> def draw(name: str, *, size: Size, bold: bool = False) -> None:
-    ...     print(name, size)
-    >>> list(inspect.signature(expand_groups(draw)).parameters)
-    ['name', 'width', 'height', 'bold']
-    >>> expand_groups(draw)(name="box", width=5, height=2, bold=True)
-    box Size(width=5, height=2)
-    """
-    hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-    options: list[inspect.Parameter] = []
-    for parameter in inspect.signature(command).parameters.values():
-        if parameter.name in groups:
-            options += _options_of(groups[parameter.name])
-        else:
-            # By name only: then those with a default may stand before those without.
-            options.append(
-                parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hints[parameter.name])
-            )
-
-    @functools.wraps(command)
-    def call(**values: Any) -> None:
-        command(**{name: _made_of(kind, values) for name, kind in groups.items()}, **values)
-
-    call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-    return call
-
-
-def _options_of(group: Any) -> list[inspect.Parameter]:
-    """Return a parameter for each field of a group, and of the groups among its fields."""
-    hints = get_type_hints(group, include_extras=True)
-    options: list[inspect.Parameter] = []
-    for field in fields(group):
-        if is_dataclass(hints[field.name]):
-            options += _options_of(hints[field.name])
-            continue
-        default = inspect.Parameter.empty if field.default is MISSING else field.default
-        options.append(
-            inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=default,
-                annotation=hints[field.name],
-            )
-        )
-    return options
-
-
-def _made_of(group: Any, values: dict[str, Any]) -> Any:
-    """Return a group made of what was typed, which is taken out of the values."""
-    hints = get_type_hints(group, include_extras=True)
-    return group(
-        **{
-            field.name: _made_of(hints[field.name], values)
-            if is_dataclass(hints[field.name])
-            else values.pop(field.name)
-            for field in fields(group)
-        }
-    )
 
 
 def _top(

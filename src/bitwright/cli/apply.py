@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from bitwright.cli import options as opt
+from bitwright.cli.groups import option
 from bitwright.cli.piping import written
 from bitwright.cli.screen import Screen
 
@@ -17,14 +18,11 @@ __all__ = ["apply_command"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FileOptions(opt.DataOptions):
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Samples to compare the result with float on; a plan that fine-tunes, or rounds "
-            "by what layers read, needs them.",
-        ),
-    ] = None
+    data: Path | None = option(
+        "PATH",
+        "Samples to compare the result with float on; a plan that fine-tunes, or rounds "
+        "by what layers read, needs them.",
+    )
 
 
 def apply_command(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from bitwright.cli import options as opt
+from bitwright.cli.groups import option
 from bitwright.cli.screen import Facts, Part, Screen, Table, show_bytes, show_ratio
 
 if TYPE_CHECKING:
@@ -24,57 +25,31 @@ _MOST_ROWS = 8
 class BenchOptions:
     """What models are timed on, and for how long."""
 
-    data: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="Samples to run; random ones if not given."),
-    ] = None
+    data: Path | None = option("PATH", "Samples to run; random ones if not given.")
     limit: opt.Limit = None
     transform: opt.Transform = None
-    input_shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=SHAPE",
-            help="Shape of an input (image=1x3x224x224) or size of an open dimension (length=128) "
-            "of random samples; repeatable.",
-        ),
-    ] = None
-    batch: Annotated[
-        int | None, typer.Option(metavar="N", help="Run N samples at once, in one batch.")
-    ] = None
-    prompt_tokens: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Language models: tokens of the prompt; 128 if not given."),
-    ] = None
-    new_tokens: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Language models: tokens generated one by one; 64 if not given."
-        ),
-    ] = None
-    seconds: Annotated[
-        float | None,
-        typer.Option(metavar="S", help="Time for each model: 3; 10 for language models."),
-    ] = None
-    runs: Annotated[
-        int | None, typer.Option(metavar="N", help="Runs of each model, instead of --seconds.")
-    ] = None
-    warm_up: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Runs before, which are not counted: 3; 1 for language models."
-        ),
-    ] = None
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", help="Threads of each model; all cores if not given.")
-    ] = None
+    input_shape: list[str] | None = option(
+        "NAME=SHAPE",
+        "Shape of an input (image=1x3x224x224) or size of an open dimension (length=128) "
+        "of random samples; repeatable.",
+    )
+    batch: int | None = option("N", "Run N samples at once, in one batch.")
+    prompt_tokens: int | None = option(
+        "N", "Language models: tokens of the prompt; 128 if not given."
+    )
+    new_tokens: int | None = option(
+        "N", "Language models: tokens generated one by one; 64 if not given."
+    )
+    seconds: float | None = option("S", "Time for each model: 3; 10 for language models.")
+    runs: int | None = option("N", "Runs of each model, instead of --seconds.")
+    warm_up: int | None = option(
+        "N", "Runs before, which are not counted: 3; 1 for language models."
+    )
+    threads: int | None = option("N", "Threads of each model; all cores if not given.")
     provider: opt.Provider = None
-    profile: Annotated[
-        bool | None,
-        typer.Option(
-            "--profile/--no-profile",
-            help="Say which ops take the time: yes, but for language models.",
-        ),
-    ] = None
+    profile: bool | None = option(
+        None, "Say which ops take the time: yes, but for language models.", "--profile/--no-profile"
+    )
 
     def times_tokens(self, models: Sequence[Path]) -> bool:
         """Whether language models are timed token by token."""
@@ -96,36 +71,15 @@ class BenchOptions:
 
         return not (named or self.input_shape or self.profile) and all(map(is_decoder, models))
 
-    def common(self) -> dict[str, Any]:
-        """Return the arguments that models of any kind are timed with."""
+    def arguments(self, *names: str) -> dict[str, Any]:
+        """Return the arguments of a verb that were given, of these names and those of all."""
+        given = {name: getattr(self, name) for name in (*names, "seconds", "warm_up")}
         return {
+            **{name: value for name, value in given.items() if value is not None},
             "shapes": opt.read_shapes(self.input_shape or ()),
             "runs": self.runs,
             "threads": self.threads,
             "providers": self.provider or None,
-        }
-
-    def of_tokens(self) -> dict[str, Any]:
-        """Return the arguments of `bitwright.bench_generation`."""
-        return {
-            "prompt_tokens": 128 if self.prompt_tokens is None else self.prompt_tokens,
-            "new_tokens": 64 if self.new_tokens is None else self.new_tokens,
-            "seconds": 10.0 if self.seconds is None else self.seconds,
-            "warm_up": 1 if self.warm_up is None else self.warm_up,
-            **self.common(),
-        }
-
-    def of_samples(self) -> dict[str, Any]:
-        """Return the arguments of `bitwright.bench`."""
-        return {
-            "data": self.data,
-            "limit": self.limit,
-            "transform": self.transform,
-            "batch": self.batch,
-            "seconds": 3.0 if self.seconds is None else self.seconds,
-            "warm_up": 3 if self.warm_up is None else self.warm_up,
-            "profile": self.profile is not False,
-            **self.common(),
         }
 
 
@@ -155,12 +109,14 @@ def bench_command(
     if options.times_tokens(models):
         from bitwright.api import bench_generation
 
-        tokens = bench_generation(models, progress=progress, **options.of_tokens())
+        given = options.arguments("prompt_tokens", "new_tokens")
+        tokens = bench_generation(models, progress=progress, **given)
         screen.show(tokens.to_dict(), _token_parts(_with_short_names(tokens)))
     else:
         from bitwright.api import bench
 
-        found = bench(models, progress=progress, **options.of_samples())
+        given = options.arguments("data", "limit", "transform", "batch", "profile")
+        found = bench(models, progress=progress, **given)
         screen.show(found.to_dict(), _parts(_with_short_names(found), screen.verbose))
 
 

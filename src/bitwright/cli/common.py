@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import TextIO
 
-import typer
-
+from bitwright.cli.groups import option
 from bitwright.errors import OutputError
 from bitwright.support.files import check_regular_file
 from bitwright.support.input_limits import input_limits, read_limits
@@ -32,21 +31,14 @@ class CommonOptions:
     40
     """
 
-    limits: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=N",
-            help="Raise what a file may ask for at most: nodes, nesting of bodies, elements of a "
-            "random input; repeatable.",
-        ),
-    ] = None
-    log_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write all steps, their times, decisions and warnings to this file.",
-        ),
-    ] = None
+    limits: list[str] | None = option(
+        "NAME=N",
+        "Raise what a file may ask for at most: nodes, nesting of bodies, elements of a "
+        "random input; repeatable.",
+    )
+    log_file: Path | None = option(
+        "FILE", "Write all steps, their times, decisions and warnings to this file."
+    )
 
     @contextmanager
     def in_force(self, *, verbose: bool = False, quiet: bool = False) -> Iterator[None]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bitwright.cli.completion import completing
+from bitwright.cli.groups import option
 from bitwright.errors import ArgumentError
 from bitwright.support.wording import read_bytes
 
@@ -157,30 +158,20 @@ class DataOptions:
     'images'
     """
 
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Calibration data: a .npy, .npz or .csv file, an image, a video, or a folder or "
-            "pattern ('images/*.jpg') of these; a text file for a language model.",
-        ),
-    ] = None
+    data: Path | None = option(
+        "PATH",
+        "Calibration data: a .npy, .npz or .csv file, an image, a video, or a folder or "
+        "pattern ('images/*.jpg') of these; a text file for a language model.",
+    )
     transform: Transform = None
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="The tokenizer.json of a language model: --data is then a text file. A folder "
-            "of models has its own.",
-        ),
-    ] = None
-    tokens: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Tokens in each sample of a text (as many as the model fixes, or 512).",
-        ),
-    ] = None
+    tokenizer: Path | None = option(
+        "FILE",
+        "The tokenizer.json of a language model: --data is then a text file. A folder "
+        "of models has its own.",
+    )
+    tokens: int | None = option(
+        "N", "Tokens in each sample of a text (as many as the model fixes, or 512)."
+    )
     limit: Limit = None
 
     def files(self) -> list[Path | None]:
@@ -220,21 +211,14 @@ class SampleOptions(DataOptions):
     {'image': (1, 8)}
     """
 
-    random_data: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Use N random samples instead of data: shows that it runs, not how well.",
-        ),
-    ] = None
-    input_shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=SHAPE",
-            help="Shape of an input (image=1x3x224x224) or size of an open dimension "
-            "(length=128), where the model leaves it open; repeatable.",
-        ),
-    ] = None
+    random_data: int | None = option(
+        "N", "Use N random samples instead of data: shows that it runs, not how well."
+    )
+    input_shape: list[str] | None = option(
+        "NAME=SHAPE",
+        "Shape of an input (image=1x3x224x224) or size of an open dimension "
+        "(length=128), where the model leaves it open; repeatable.",
+    )
 
     def source(self) -> Path | RandomData | TextData | ShapedData | None:
         """Return the data that the options name; options that clash are refused."""
@@ -269,14 +253,11 @@ class SampleOptions(DataOptions):
 class MeasuringOptions(SampleOptions):
     """The same options for commands that measure models instead of calibrating one."""
 
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Samples to measure on: a .npy or .npz file, an image, a folder of these, or a "
-            "text with --tokenizer.",
-        ),
-    ] = None
+    data: Path | None = option(
+        "PATH",
+        "Samples to measure on: a .npy or .npz file, an image, a folder of these, or a "
+        "text with --tokenizer.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,10 +269,9 @@ class RunOptions:
     """
 
     provider: Provider = None
-    memory_budget: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Observed tensors that may be in memory at once: 512MB."),
-    ] = None
+    memory_budget: str | None = option(
+        "SIZE", "Observed tensors that may be in memory at once: 512MB."
+    )
     engine: Engine = None
 
     def arguments(self) -> dict[str, Any]:

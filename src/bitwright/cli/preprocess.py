@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Annotated
-
-import typer
 
 from bitwright.cli import options as opt
+from bitwright.cli.groups import option, switch
 from bitwright.cli.piping import written
 from bitwright.cli.screen import Facts, Screen, show_bytes
 
@@ -20,23 +18,16 @@ class PreprocessOptions:
 
     output: opt.Output
     weights: opt.Weights = None
-    optimize: Annotated[
-        bool, typer.Option(help="Fold constants, batch norms and scales, drop what does nothing.")
-    ] = True
-    onnx_shapes: Annotated[bool, typer.Option(help="Run ONNX's shape inference.")] = True
-    symbolic_shapes: Annotated[
-        bool, typer.Option(help="Run ONNX Runtime's symbolic shape inference.")
-    ] = True
-    auto_merge: Annotated[
-        bool, typer.Option("--auto-merge", help="Take dimensions that must be equal for one.")
-    ] = False
-    int_max: Annotated[
-        int, typer.Option(metavar="N", help='The integer that means "to the end" in a Slice.')
-    ] = 2**31 - 1
-    guess_output_rank: Annotated[
-        bool,
-        typer.Option("--guess-output-rank", help="Take unknown ops to keep their input's rank."),
-    ] = False
+    optimize: bool = option(
+        None, "Fold constants, batch norms and scales, drop what does nothing.", default=True
+    )
+    onnx_shapes: bool = option(None, "Run ONNX's shape inference.", default=True)
+    symbolic_shapes: bool = option(
+        None, "Run ONNX Runtime's symbolic shape inference.", default=True
+    )
+    auto_merge: bool = switch("Take dimensions that must be equal for one.")
+    int_max: int = option("N", 'The integer that means "to the end" in a Slice.', default=2**31 - 1)
+    guess_output_rank: bool = switch("Take unknown ops to keep their input's rank.")
     external_data: opt.ExternalData = None
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from bitwright.cli import options as opt
+from bitwright.cli.groups import option
 from bitwright.cli.piping import STANDARD_OUTPUT, refuse_pipe, written
 from bitwright.cli.recipe_choice import RecipeChoice
 from bitwright.cli.screen import Facts, Screen
@@ -30,21 +31,18 @@ class QuantizeOptions:
     output: opt.Output
     weights: opt.Weights = None
     samples: opt.SampleOptions
-    holdout: Annotated[
-        bool, typer.Option(help="Keep up to eight samples out of calibration to measure with.")
-    ] = True
+    holdout: bool = option(
+        None, "Keep up to eight samples out of calibration to measure with.", default=True
+    )
     recipe: RecipeChoice
     qat: opt.Qat = False
     effort: opt.Effort = None
     sketches: opt.Sketches = None
-    plan_out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Also write the plan, as JSON; to a name that ends with .encodings, as AIMET and "
-            "QNN read it.",
-        ),
-    ] = None
+    plan_out: Path | None = option(
+        "FILE",
+        "Also write the plan, as JSON; to a name that ends with .encodings, as AIMET and "
+        "QNN read it.",
+    )
     external_data: opt.ExternalData = None
     run: opt.RunOptions
     work: opt.Work = None

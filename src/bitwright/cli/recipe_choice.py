@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from bitwright.cli.completion import complete_recipe, complete_target, completing
+from bitwright.cli.groups import option, switch
 
 if TYPE_CHECKING:
     from bitwright.recipe import Recipe
@@ -24,126 +23,70 @@ class RecipeChoice:
     ('Conv', 'Gemm')
     """
 
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="A name from 'bitwright recipes', or a file.",
-            autocompletion=complete_recipe,
-        ),
-    ] = None
-    target: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Where the model will run; cpu if not given.",
-            autocompletion=complete_target,
-        ),
-    ] = None
-    format: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="qdq: float ops between Q/DQ pairs (the default). qoperator: integer ops.",
-            autocompletion=completing("qdq", "qoperator"),
-        ),
-    ] = None
-    dynamic: Annotated[
-        bool,
-        typer.Option(
-            "--dynamic",
-            help="Quantize activations at every run; needs no data. Alone it means the recipe "
-            "int8-dynamic.",
-        ),
-    ] = False
-    bits: Annotated[
-        float | None,
-        typer.Option(
-            metavar="N",
-            help="Bits of weight-only weights: 2 to 8, or an average such as 4.5, for which those "
-            "that lose most get twice as many as the others.",
-        ),
-    ] = None
-    ranges: Annotated[
-        str | None,
-        typer.Option(
-            metavar="METHOD",
-            help="How activation ranges are chosen, such as minmax, mean-extremes, "
-            "percentile, entropy or mse. "
-            "Short for --set ranges.method=METHOD.",
-            autocompletion=completing("minmax", "mean-extremes", "percentile", "entropy", "mse"),
-        ),
-    ] = None
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NODE", help="Leave this node float, or all that match re:...; repeatable."
-        ),
-    ] = None
-    op_types: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Quantize only these op types.")
-    ] = None
-    equalize: Annotated[
-        bool,
-        typer.Option(
-            "--equalize",
-            help="First equalize the channels of consecutive weights, which helps recipes with one "
-            "scale per tensor. Short for --set equalize={}.",
-        ),
-    ] = False
-    bias_correction: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODE",
-            help="Shift biases by what rounding adds to their layers: fast (from mean inputs) or "
-            "sequential (layer by layer). Short for --set bias_correction=MODE.",
-            autocompletion=completing("fast", "sequential"),
-        ),
-    ] = None
-    fine_tune: Annotated[
-        str | None,
-        typer.Option(
-            metavar="METHOD",
-            help="Let weights learn after all scales are decided: adaround (up or down), "
-            "adaquant (weights, biases and scales) or, for weights in blocks, signround "
-            "(roundings and ranges). Needs torch. "
-            "Short for --set fine_tune.method=METHOD.",
-            autocompletion=completing("adaround", "adaquant", "signround"),
-        ),
-    ] = None
-    iterations: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="With --fine-tune: steps for each segment (1000; signround 200); more take "
-            "longer.",
-        ),
-    ] = None
-    fix_shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=SIZE",
-            help="Give an open dimension a size, as the NPU needs it: batch=1, or a whole input "
-            "its shape: image=1x3x224x224; repeatable.",
-        ),
-    ] = None
-    encodings: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Take scales of tensors from an encodings file of AIMET or QNN; all others are "
-            "observed.",
-        ),
-    ] = None
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Change any field of the recipe, such as per_channel=true, or ranges=percentile "
-            "with --set ranges.percentile=99.9; repeatable.",
-        ),
-    ] = None
+    recipe: str | None = option(
+        "NAME|FILE", "A name from 'bitwright recipes', or a file.", autocompletion=complete_recipe
+    )
+    target: str | None = option(
+        "NAME", "Where the model will run; cpu if not given.", autocompletion=complete_target
+    )
+    format: str | None = option(
+        "NAME",
+        "qdq: float ops between Q/DQ pairs (the default). qoperator: integer ops.",
+        autocompletion=completing("qdq", "qoperator"),
+    )
+    dynamic: bool = switch(
+        "Quantize activations at every run; needs no data. Alone it means the recipe int8-dynamic."
+    )
+    bits: float | None = option(
+        "N",
+        "Bits of weight-only weights: 2 to 8, or an average such as 4.5, for which those "
+        "that lose most get twice as many as the others.",
+    )
+    ranges: str | None = option(
+        "METHOD",
+        "How activation ranges are chosen, such as minmax, mean-extremes, percentile, entropy or "
+        "mse. Short for --set ranges.method=METHOD.",
+        autocompletion=completing("minmax", "mean-extremes", "percentile", "entropy", "mse"),
+    )
+    exclude: list[str] | None = option(
+        "NODE", "Leave this node float, or all that match re:...; repeatable."
+    )
+    op_types: str | None = option("A,B", "Quantize only these op types.")
+    equalize: bool = switch(
+        "First equalize the channels of consecutive weights, which helps recipes with one "
+        "scale per tensor. Short for --set equalize={}."
+    )
+    bias_correction: str | None = option(
+        "MODE",
+        "Shift biases by what rounding adds to their layers: fast (from mean inputs) or "
+        "sequential (layer by layer). Short for --set bias_correction=MODE.",
+        autocompletion=completing("fast", "sequential"),
+    )
+    fine_tune: str | None = option(
+        "METHOD",
+        "Let weights learn after all scales are decided: adaround (up or down), adaquant (weights, "
+        "biases and scales) or, for weights in blocks, signround (roundings and ranges). Needs "
+        "torch. Short for --set fine_tune.method=METHOD.",
+        autocompletion=completing("adaround", "adaquant", "signround"),
+    )
+    iterations: int | None = option(
+        "N", "With --fine-tune: steps for each segment (1000; signround 200); more take longer."
+    )
+    fix_shape: list[str] | None = option(
+        "NAME=SIZE",
+        "Give an open dimension a size, as the NPU needs it: batch=1, or a whole input "
+        "its shape: image=1x3x224x224; repeatable.",
+    )
+    encodings: Path | None = option(
+        "FILE",
+        "Take scales of tensors from an encodings file of AIMET or QNN; all others are observed.",
+    )
+    settings: list[str] | None = option(
+        "KEY=VALUE",
+        "Change any field of the recipe, such as per_channel=true, or ranges=percentile "
+        "with --set ranges.percentile=99.9; repeatable.",
+        "--set",
+    )
 
     @property
     def effort(self) -> str | None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from bitwright.cli import options as opt
 from bitwright.cli.completion import complete_target
+from bitwright.cli.groups import REQUIRED, option, switch
 from bitwright.cli.piping import refuse_pipe, written
 from bitwright.cli.screen import Facts, Part, Screen, show_bytes
 
@@ -21,43 +20,30 @@ __all__ = ["report_command"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ReportSamples(opt.MeasuringOptions):
-    limit: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Use at most N samples of the data, 16 by default."),
-    ] = None
+    limit: int | None = option("N", "Use at most N samples of the data, 16 by default.", min=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions:
     """What a report has in it, on which samples, and where it goes."""
 
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="OUT", help="Where to write the page (.html); - for a pipe."
-        ),
-    ]
+    output: Path = option(
+        "OUT", "Where to write the page (.html); - for a pipe.", "--output", "-o", default=REQUIRED
+    )
     samples: _ReportSamples
     plan: opt.PlanPath = None
-    latency: Annotated[
-        bool, typer.Option("--latency/--no-latency", help="Also time both models, for seconds.")
-    ] = True
-    sensitivity: Annotated[
-        bool,
-        typer.Option(
-            "--sensitivity",
-            help="Also measure the sensitivity of every node of --plan, and write a plan in which "
-            "the most sensitive ones stay float.",
-        ),
-    ] = False
-    target: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Also say whether this target runs it, and what is against it.",
-            autocompletion=complete_target,
-        ),
-    ] = None
+    latency: bool = option(
+        None, "Also time both models, for seconds.", "--latency/--no-latency", default=True
+    )
+    sensitivity: bool = switch(
+        "Also measure the sensitivity of every node of --plan, and write a plan in which "
+        "the most sensitive ones stay float."
+    )
+    target: str | None = option(
+        "NAME",
+        "Also say whether this target runs it, and what is against it.",
+        autocompletion=complete_target,
+    )
     run: opt.RunOptions
 
 

@@ -11,6 +11,7 @@ import typer
 
 from bitwright.cli import options as opt
 from bitwright.cli.completion import complete_target
+from bitwright.cli.groups import REQUIRED, option
 from bitwright.cli.piping import written
 from bitwright.cli.screen import Facts, Part, Screen
 
@@ -29,27 +30,15 @@ class _Format(StrEnum):
 class RetargetOptions:
     """For which target a model is written, in which form, and where."""
 
-    to: Annotated[
-        str,
-        typer.Option("--to", metavar="NAME", help="The target.", autocompletion=complete_target),
-    ]
+    to: str = option(
+        "NAME", "The target.", "--to", default=REQUIRED, autocompletion=complete_target
+    )
     output: opt.Output
-    form: Annotated[
-        _Format | None,
-        typer.Option(
-            "--format", help="Q/DQ pairs or integer operators; the target's if not given."
-        ),
-    ] = None
-    plan: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PLAN", help="A kept plan: scales of weights are made anew, others stay."
-        ),
-    ] = None
-    block_size: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="With --plan: blocks of so many weights; 0 for none."),
-    ] = None
+    form: _Format | None = option(
+        None, "Q/DQ pairs or integer operators; the target's if not given.", "--format"
+    )
+    plan: Path | None = option("PLAN", "A kept plan: scales of weights are made anew, others stay.")
+    block_size: int | None = option("N", "With --plan: blocks of so many weights; 0 for none.")
     external_data: opt.ExternalData = None
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bitwright.cli.groups import switch
 from bitwright.support.wording import show_bytes
 
 __all__ = ["Facts", "Json", "Part", "Screen", "Table", "Verbose", "show_bytes", "show_ratio"]
@@ -46,9 +47,7 @@ class Screen:
     """The form in which a command's result is printed."""
 
     as_json: Json = False
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")
-    ] = False
+    quiet: bool = switch("Print nothing but warnings and errors.", "-q")
     verbose: Verbose = False
 
     @property

@@ -6,11 +6,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from bitwright.cli import options as opt
+from bitwright.cli.groups import REQUIRED, option
 from bitwright.cli.piping import STANDARD_OUTPUT, written
 from bitwright.cli.screen import Facts, Part, Screen, Table
 
@@ -28,41 +27,28 @@ class _To(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SensitivitySamples(opt.MeasuringOptions):
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", help="Measure on N samples of the data.")
-    ] = None
+    limit: int | None = option("N", "Measure on N samples of the data.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensitivityOptions:
     """Which plan is measured, on which samples, and what a better one may change."""
 
-    plan: Annotated[Path, typer.Option(metavar="PLAN", help="A plan from 'bitwright plan'.")]
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="OUT", help="Where to write the better plan; - for a pipe."
-        ),
-    ] = None
+    plan: Path = option("PLAN", "A plan from 'bitwright plan'.", default=REQUIRED)
+    output: Path | None = option(
+        "OUT", "Where to write the better plan; - for a pipe.", "--output", "-o"
+    )
     samples: _SensitivitySamples
-    regain: Annotated[
-        float, typer.Option(metavar="SHARE", help="The share of the loss to regain.")
-    ] = 0.8
-    most: Annotated[
-        float, typer.Option(metavar="SHARE", help="The share of nodes that may fall back.")
-    ] = 0.1
-    to: Annotated[
-        _To,
-        typer.Option(help="What nodes fall back to; int8 is for weights of weight-only plans."),
-    ] = _To.float
-    candidates: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Measure only the N nodes with the largest local error; for large models.",
-        ),
-    ] = None
+    regain: float = option("SHARE", "The share of the loss to regain.", default=0.8)
+    most: float = option("SHARE", "The share of nodes that may fall back.", default=0.1)
+    to: _To = option(
+        None,
+        "What nodes fall back to; int8 is for weights of weight-only plans.",
+        default=_To.float,
+    )
+    candidates: int | None = option(
+        "N", "Measure only the N nodes with the largest local error; for large models.", min=1
+    )
     run: opt.RunOptions
 
 

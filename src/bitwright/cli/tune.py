@@ -6,11 +6,12 @@ import sys
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from bitwright.cli import options as opt
+from bitwright.cli.groups import REQUIRED, option, switch
 from bitwright.cli.piping import refuse_pipe
 from bitwright.cli.recipe_choice import RecipeChoice
 from bitwright.cli.screen import Facts, Part, Screen, Table
@@ -40,98 +41,59 @@ class _Scope(StrEnum):
 class TuneOptions:
     """What is to be tuned for, by which samples, and where the result goes."""
 
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="OUT", help="Where to write the best model so far."),
-    ]
+    output: Path = option(
+        "OUT", "Where to write the best model so far.", "--output", "-o", default=REQUIRED
+    )
     samples: opt.DataOptions
-    eval_data: Annotated[
-        Path | None,
-        typer.Option(
-            "--eval",
-            metavar="PATH",
-            help="Samples to evaluate the metric on, with labels: .npz files with a 'label' beside "
-            "the inputs, or images in one folder for each class. A fifth of them is only for the "
-            "final figure. Without it, a part of --data evaluates.",
-        ),
-    ] = None
-    labels: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="One label for each of these samples, in their order: .npy, .json, .txt or .csv.",
-        ),
-    ] = None
-    eval_limit: Annotated[
-        int | None, typer.Option(metavar="N", help="Use at most N samples of --eval.")
-    ] = None
-    evaluate: Annotated[
-        str | None,
-        typer.Option(
-            "--metric",
-            metavar="NAME",
-            help="top1, top5, agreement, cosine, closeness, likelihood, or score.py:function, a "
-            "function score(outputs, sample) of yours. By default top1 with labels, else agreement "
-            "with float.",
-        ),
-    ] = None
-    evaluate_on: Annotated[
-        _Scope,
-        typer.Option(
-            "--metric-of", help="What your function scores: a sample, or all of the set at once."
-        ),
-    ] = _Scope.sample
-    lower_is_better: Annotated[
-        bool, typer.Option("--lower-is-better", help="Your function measures an error.")
-    ] = False
-    max_drop: Annotated[
-        str,
-        typer.Option(
-            "--drop",
-            metavar="DROP",
-            help="How far the metric may fall: 0.5%, or in its own units 0.005.",
-        ),
-    ] = "1%"
-    relative: Annotated[
-        bool, typer.Option("--relative", help="--drop is a share of the float model's score.")
-    ] = False
-    purpose: Annotated[
-        _Purpose,
-        typer.Option("--for", help="What is saved: time, as measured here, or bytes."),
-    ] = _Purpose.speed
-    max_size: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="With --for size: what loses least in 600MB or fewer, if that is within --drop.",
-        ),
-    ] = None
-    keep_quantized: Annotated[
-        bool,
-        typer.Option(
-            "--keep-quantized",
-            help="A quantized model even where float is as fast here, for one that runs elsewhere.",
-        ),
-    ] = False
-    time: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="End with the best so far after 90s, 20m or 1.5h."),
-    ] = None
-    work: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Keep a journal here: an interrupted run goes on from it, and another --drop "
-            "finds what was measured.",
-        ),
-    ] = None
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PAGE",
-            help="Also write a report (.html): the front with its intervals, what changed and why.",
-        ),
-    ] = None
+    eval_data: Path | None = option(
+        "PATH",
+        "Samples to evaluate the metric on, with labels: .npz files with a 'label' beside "
+        "the inputs, or images in one folder for each class. A fifth of them is only for the "
+        "final figure. Without it, a part of --data evaluates.",
+        "--eval",
+    )
+    labels: Path | None = option(
+        "FILE", "One label for each of these samples, in their order: .npy, .json, .txt or .csv."
+    )
+    eval_limit: int | None = option("N", "Use at most N samples of --eval.")
+    evaluate: str | None = option(
+        "NAME",
+        "top1, top5, agreement, cosine, closeness, likelihood, or score.py:function, a function "
+        "score(outputs, sample) of yours. By default top1 with labels, else agreement with float.",
+        "--metric",
+    )
+    evaluate_on: _Scope = option(
+        None,
+        "What your function scores: a sample, or all of the set at once.",
+        "--metric-of",
+        default=_Scope.sample,
+    )
+    lower_is_better: bool = switch("Your function measures an error.")
+    max_drop: str = option(
+        "DROP",
+        "How far the metric may fall: 0.5%, or in its own units 0.005.",
+        "--drop",
+        default="1%",
+    )
+    relative: bool = switch("--drop is a share of the float model's score.")
+    purpose: _Purpose = option(
+        None, "What is saved: time, as measured here, or bytes.", "--for", default=_Purpose.speed
+    )
+    max_size: str | None = option(
+        "SIZE", "With --for size: what loses least in 600MB or fewer, if that is within --drop."
+    )
+    keep_quantized: bool = switch(
+        "A quantized model even where float is as fast here, for one that runs elsewhere."
+    )
+    time: str | None = option("TIME", "End with the best so far after 90s, 20m or 1.5h.")
+    work: Path | None = option(
+        "FOLDER",
+        "Keep a journal here: an interrupted run goes on from it, and another --drop "
+        "finds what was measured.",
+    )
+    report: Path | None = option(
+        "PAGE", "Also write a report (.html): the front with its intervals, what changed and why."
+    )
     recipe: RecipeChoice
     effort: opt.Effort = None
     external_data: opt.ExternalData = None

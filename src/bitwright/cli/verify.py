@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bitwright.cli.groups import option, switch
 from bitwright.cli.screen import Facts, Part, Screen, Table
 from bitwright.support.wording import counted
 
@@ -40,30 +41,23 @@ class _Consequence(StrEnum):
 class VerifyOptions:
     """For which target a model is checked, and what counts as a failure."""
 
-    target: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Where it will run: a target of 'bitwright recipes', one with its variant as in "
-            "qualcomm-htp:v68, a .toml file of your own, or all, for one row a target.",
-        ),
-    ] = "cpu"
-    cpu: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND",
-            help="For the target cpu: avx2 (x86 without VNNI), vnni or arm; this machine's if not "
-            "given.",
-        ),
-    ] = None
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings fail too.")] = False
-    allow: Annotated[
-        list[_Consequence] | None,
-        typer.Option(help="Do not fail for what has this consequence; repeatable."),
-    ] = None
-    form: Annotated[
-        _Format, typer.Option("--format", help="Text, or what other programs read.")
-    ] = _Format.text
+    target: str = option(
+        "NAME",
+        "Where it will run: a target of 'bitwright recipes', one with its variant as in "
+        "qualcomm-htp:v68, a .toml file of your own, or all, for one row a target.",
+        default="cpu",
+    )
+    cpu: str | None = option(
+        "KIND",
+        "For the target cpu: avx2 (x86 without VNNI), vnni or arm; this machine's if not given.",
+    )
+    strict: bool = switch("Warnings fail too.")
+    allow: list[_Consequence] | None = option(
+        None, "Do not fail for what has this consequence; repeatable."
+    )
+    form: _Format = option(
+        None, "Text, or what other programs read.", "--format", default=_Format.text
+    )
 
     @property
     def failing(self) -> dict[str, Any]:

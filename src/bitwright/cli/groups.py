@@ -1,0 +1,103 @@
+"""Options of commands as fields of dataclasses, which a command names as one parameter."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, field, fields, is_dataclass
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+__all__ = ["REQUIRED", "expand_groups", "make_group", "option", "options_of", "switch"]
+
+REQUIRED: Any = MISSING
+"""The default of an option that has to be given."""
+_OPTION, _SWITCH = "option", "switch"
+
+
+def option(metavar: str | None, help: str, *flags: str, default: Any = None, **more: Any) -> Any:
+    """Return the field of an option: its value's name, its sentence, its flags, what typer takes.
+
+    >>> option("N", "How many.", "--count", default=1).default
+    1
+    """
+    made = typer.Option(*flags, metavar=metavar, help=help, **more)
+    return field(default=default, metadata={_OPTION: made})
+
+
+def switch(help: str, *short: str) -> Any:
+    """Return the field of an option that is given or not, and has no opposite."""
+    return field(default=False, metadata={_SWITCH: (short, help)})
+
+
+def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with each dataclass among its parameters replaced by its fields.
+
+    Typer makes an option of each field, in the place where the dataclass stands; the command gets
+    the dataclass, made of what was typed. A field may be such a group itself.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Size:
+    ...     width: int = option("N", "In meters.", default=1)
+    ...     height: int = 2
+    >>> def draw(name: str, *, size: Size, bold: bool = False) -> None:
+    ...     print(name, size)
+    >>> list(inspect.signature(expand_groups(draw)).parameters)
+    ['name', 'width', 'height', 'bold']
+    >>> expand_groups(draw)(name="box", width=5, height=2, bold=True)
+    box Size(width=5, height=2)
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    options: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        if parameter.name in groups:
+            options += options_of(groups[parameter.name])
+        else:
+            options.append(_keyword(parameter.name, hints[parameter.name], parameter.default))
+
+    @functools.wraps(command)
+    def call(**values: Any) -> None:
+        command(**{name: make_group(kind, values) for name, kind in groups.items()}, **values)
+
+    call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    return call
+
+
+def options_of(group: Any) -> list[inspect.Parameter]:
+    """Return a parameter for each field of a group, and of the groups among its fields."""
+    hints = get_type_hints(group, include_extras=True)
+    options: list[inspect.Parameter] = []
+    for one in fields(group):
+        kind, made = hints[one.name], one.metadata.get(_OPTION)
+        if is_dataclass(kind):
+            options += options_of(kind)
+            continue
+        if _SWITCH in one.metadata:
+            short, help = one.metadata[_SWITCH]
+            made = typer.Option(f"--{one.name.replace('_', '-')}", *short, help=help)
+        default = inspect.Parameter.empty if one.default is MISSING else one.default
+        options.append(_keyword(one.name, kind if made is None else Annotated[kind, made], default))
+    return options
+
+
+def _keyword(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    """Return a parameter by name only: then those with a default may stand before others."""
+    only_by_name = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, only_by_name, default=default, annotation=kind)
+
+
+def make_group(group: Any, values: dict[str, Any]) -> Any:
+    """Return a group made of what was typed, which is taken out of the values."""
+    hints = get_type_hints(group, include_extras=True)
+    return group(
+        **{
+            one.name: make_group(hints[one.name], values)
+            if is_dataclass(hints[one.name])
+            else values.pop(one.name)
+            for one in fields(group)
+        }
+    )
