@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,23 +10,26 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
+from onnx import GraphProto, NodeProto, TensorProto
 
 from bitwright import graph
-from bitwright.compat.model_editing import ModelEditing
+from bitwright.compat.onnxruntime.peer import peer
 from bitwright.errors import ModelError, did_you_mean
 from bitwright.graph.tensors import inline_copy
 
 if TYPE_CHECKING:
     from bitwright.plan import QuantPlan
 
-__all__ = ["ONNXModel"]
+__all__ = ["ONNXModel", "iter_graphs", "read_names"]
 
 
-class ONNXModel(ModelEditing):
+class ONNXModel(peer("neural_compressor.onnx_model").ONNXModel):  # type: ignore[misc]
     """A model with what callers of such quantizers do with theirs: look, change, and save.
 
-    It becomes a message when one is asked for; saved without that, it may have any size.
-    What it shows is read from the message each time, so changes count at once.
+    It becomes a message when one is asked for; saved without that, it may have any size. What it
+    shows is read from the message each time, so changes count at once, where the peer's class asks
+    for `update`. Other than there, names that nothing has are errors, constants keep their place,
+    sorting and removing look into bodies, and a file is written all of it or nothing.
 
     >>> import bitwright
     >>> model = ONNXModel(bitwright.load_demo().model_path)
@@ -35,11 +37,7 @@ class ONNXModel(ModelEditing):
     'Conv'
     """
 
-    def __init__(
-        self,
-        model: Any,
-        plan: QuantPlan | None = None,
-    ) -> None:
+    def __init__(self, model: Any, plan: QuantPlan | None = None) -> None:
         if isinstance(model, ONNXModel):
             model = model.wrapped
         elif isinstance(getattr(model, "model", None), onnx.ModelProto):
@@ -69,140 +67,65 @@ class ONNXModel(ModelEditing):
         """Return the version of the file format."""
         return int(self.wrapped.ir_version or 0)
 
-    def input(self) -> list[str]:
-        """Return the names of the inputs."""
-        return [value.name for value in self.model.graph.input]
-
-    def output(self) -> list[str]:
-        """Return the names of the outputs."""
-        return [value.name for value in self.model.graph.output]
-
-    def get_node(self, name: str) -> onnx.NodeProto | None:
-        """Return the node of this name, or None."""
-        return next((node for node in self.nodes() if node.name == name), None)
-
-    # Looking ------------------------------------------------------------------------------
+    # What the peer's methods read -----------------------------------------------------------
 
     @property
-    def input_name_to_nodes(self) -> dict[str, list[onnx.NodeProto]]:
-        """The readers of each tensor."""
-        return self.readers()
+    def _model(self) -> onnx.ModelProto:
+        return self.model
 
     @property
-    def output_name_to_node(self) -> dict[str, onnx.NodeProto]:
-        """The node that makes each tensor."""
-        return self.makers()
-
-    @property
-    def graph_info(self) -> dict[str, str]:
-        """The op type of each node, by the node's name."""
+    def _graph_info(self) -> dict[str, str]:
         return {node.name: node.op_type for node in self.nodes()}
+
+    @property
+    def _input_name_to_nodes(self) -> dict[str, list[NodeProto]]:
+        readers: dict[str, list[NodeProto]] = {}
+        for node in self.nodes():
+            for name in filter(None, node.input):
+                readers.setdefault(name, []).append(node)
+        return readers
+
+    @property
+    def _output_name_to_node(self) -> dict[str, NodeProto]:
+        return {name: node for node in self.nodes() for name in node.output if name}
 
     def update(self) -> None:
         """Read the message again; here it is read whenever something is asked, so this is free."""
 
-    def get_siblings(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Return the other nodes that read what the makers of a node's inputs make."""
-        parents = self.get_parents(node)
-        return [
-            child
-            for parent in parents
-            for child in self.get_children(parent)
-            if child.name != node.name
-        ]
-
-    def get_initializer_share_num(self, name: str) -> int:
-        """Return how many nodes read a constant; 0 of what is none."""
-        if self.get_initializer(name) is None:
-            return 0
-        return sum(name in node.input for node in self.nodes())
+    # Changing -------------------------------------------------------------------------------
 
     def get_nodes_chain(
         self,
-        start: Iterable[str | onnx.NodeProto],
-        stop: Iterable[str | onnx.NodeProto],
+        start: Iterable[str | NodeProto],
+        stop: Iterable[str | NodeProto],
         result_chain: list[str] | None = None,
     ) -> list[str]:
         """Return the names of the nodes upstream of some, those included, up to others."""
-        ends = {_name(node) for node in stop}
-        chain = [] if result_chain is None else result_chain
-        by_name = {node.name: node for node in self.nodes()}
-        makers = self.makers()
-        queue = deque(map(_name, start))
-        while queue:
-            name = queue.popleft()
-            if name in ends or name in chain:
-                continue
-            if name not in by_name:
-                raise ModelError(f"there is no node {name!r}.{did_you_mean(name, by_name)}")
-            chain.append(name)
-            queue.extend(parent.name for parent in self.get_parents(by_name[name], makers))
+        names = [node if isinstance(node, str) else node.name for node in start]
+        known = {node.name for node in self.nodes()}
+        for name in names:
+            if name not in known:
+                raise self._unknown(name)
+        chain: list[str] = super().get_nodes_chain(names, stop, result_chain)
         return chain
 
-    def match_first_parent(
-        self,
-        node: onnx.NodeProto,
-        parent_op_type: str,
-        output_name_to_node: Mapping[str, onnx.NodeProto] | None = None,
-        exclude: Sequence[onnx.NodeProto] | None = None,
-    ) -> tuple[onnx.NodeProto, int] | tuple[None, None]:
-        """Return the first maker of an input that has this op type, and the input's position."""
-        makers = output_name_to_node or self.makers()
-        for index, name in enumerate(node.input):
-            parent = makers.get(name)
-            if parent is None or parent in (exclude or ()):
-                continue
-            if parent.op_type == parent_op_type:
-                return parent, index
-        return None, None
+    def remove_node(self, node: NodeProto) -> None:
+        """Take a node out."""
+        if node not in self.nodes():
+            raise self._unknown(node.name)
+        self.nodes().remove(node)
 
-    def match_parent(
-        self,
-        node: onnx.NodeProto,
-        parent_op_type: str,
-        input_index: int | None = None,
-        output_name_to_node: Mapping[str, onnx.NodeProto] | None = None,
-        exclude: Sequence[onnx.NodeProto] | None = None,
-        return_indice: list[int | None] | None = None,
-    ) -> onnx.NodeProto | None:
-        """Return the maker of an input, or of any, if it has this op type; else None."""
-        if input_index is None:
-            parent, index = self.match_first_parent(
-                node, parent_op_type, output_name_to_node, exclude
-            )
-            if return_indice is not None:
-                return_indice.append(index)
-            return parent
-        parent = self.get_parent(node, input_index, output_name_to_node)
-        if parent is None or parent.op_type != parent_op_type or parent in (exclude or ()):
-            return None
-        return parent
+    def _unknown(self, name: str) -> ModelError:
+        hint = did_you_mean(name, [node.name for node in self.nodes()])
+        return ModelError(f"there is no node {name!r}.{hint}")
 
-    def match_parent_path(
-        self,
-        node: onnx.NodeProto,
-        parent_op_types: Sequence[str],
-        parent_input_index: Sequence[int | None],
-        output_name_to_node: Mapping[str, onnx.NodeProto] | None = None,
-        return_indice: list[int | None] | None = None,
-    ) -> list[onnx.NodeProto] | None:
-        """Return the makers that a path of op types and input positions leads to, or None."""
-        makers = output_name_to_node or self.makers()
-        found: list[onnx.NodeProto] = []
-        for op_type, index in zip(parent_op_types, parent_input_index, strict=True):
-            parent = self.match_parent(node, op_type, index, makers, None, return_indice)
-            if parent is None:
-                return None
-            found.append(parent)
-            node = parent
-        return found
-
-    # Changing -----------------------------------------------------------------------------
-
-    def add_initializers(self, tensors: Iterable[onnx.TensorProto]) -> None:
-        """Add constants whose names are new."""
-        for tensor in tensors:
-            self.add_initializer(tensor)
+    def remove_initializer(self, tensor: TensorProto) -> None:
+        """Take an initializer out, and the graph input of its name."""
+        known = self.get_initializer(tensor.name)
+        if known is not None:
+            self.initializer().remove(known)
+        for declared in [value for value in self.graph().input if value.name == tensor.name]:
+            self.graph().input.remove(declared)
 
     def set_initializer(self, tensor: str, array: npt.NDArray[Any], raw: bool = False) -> None:
         """Give a constant other values, in its type and shape; `raw` is about storage only."""
@@ -214,67 +137,38 @@ class ONNXModel(ModelEditing):
         values = np.asarray(array).astype(dtype).reshape(tuple(known.dims))
         known.CopyFrom(onnx.numpy_helper.from_array(values, tensor))
 
-    def replace_input_of_all_nodes(
-        self,
-        old_input_name: str,
-        new_input_name: str,
-        white_optype: Sequence[str] | None = None,
-        black_optype: Sequence[str] | None = None,
-    ) -> None:
-        """Let readers of one tensor read another: all, those of some op types, or all others."""
-        for node in self._filtered(white_optype, black_optype):
-            self.replace_node_input(node, old_input_name, new_input_name)
-
-    def replace_output_of_all_nodes(
-        self,
-        old_output_name: str,
-        new_output_name: str,
-        white_optype: Sequence[str] | None = None,
-        black_optype: Sequence[str] | None = None,
-    ) -> None:
-        """Let what makes one tensor make another."""
-        for node in self._filtered(white_optype, black_optype):
-            self.replace_node_output(node, old_output_name, new_output_name)
-
-    def _filtered(
-        self, only: Sequence[str] | None, without: Sequence[str] | None
-    ) -> list[onnx.NodeProto]:
-        return [
-            node
-            for node in self.nodes()
-            if (not only or node.op_type in only) and node.op_type not in (without or ())
-        ]
-
     def topological_sort(self, enable_subgraph: bool = False) -> None:
         """Put every node behind those that make what it reads, or what its bodies read.
 
         `enable_subgraph` asks for the second, which is always done: else a model may not load.
         """
-        super().topological_sort()
+        loaded = graph.load_model(self.model)
+        loaded.graph.sort()
+        by_outputs = {tuple(node.output): node for node in self.nodes()}
+        made = [tuple(value.name or "" for value in node.outputs) for node in loaded.graph]
+        nodes = [NodeProto.FromString(by_outputs[key].SerializeToString()) for key in made]
+        del self.nodes()[:]
+        self.nodes().extend(nodes)
 
     def remove_unused_nodes(self) -> None:
         """Drop nodes whose results nothing reads, again and again, and unused constants."""
         while True:
-            used = self.used_names()
+            used = self._used_names()
             idle = [node for node in self.nodes() if used.isdisjoint(node.output)]
             if not idle:
                 break
             self.remove_nodes(idle)
         self.clean_initializers()
 
-    def add_tensors_to_outputs(self, tensor_names: Iterable[str]) -> None:
-        """Make tensors outputs of the model."""
-        for name in tensor_names:
-            if name not in self.output():
-                self.graph().output.append(onnx.ValueInfoProto(name=name))
+    def clean_initializers(self) -> None:
+        """Drop what nothing reads."""
+        used = self._used_names()
+        self.remove_initializers([t for t in self.initializer() if t.name not in used])
 
-    def remove_tensors_from_outputs(self, tensor_names: Iterable[str]) -> None:
-        """Let tensors be outputs of the model no longer."""
-        unwanted = set(tensor_names)
-        for value in [value for value in self.graph().output if value.name in unwanted]:
-            self.graph().output.remove(value)
+    def _used_names(self) -> set[str]:
+        return {*read_names(self.graph()), *self.output()}
 
-    # Saving -------------------------------------------------------------------------------
+    # Saving ---------------------------------------------------------------------------------
 
     def save(self, root: str | Path) -> None:
         """Write the model, all of it or nothing; over 2 GB with a file of tensors beside it."""
@@ -293,5 +187,17 @@ class ONNXModel(ModelEditing):
         return graph.load_model(self.wrapped)
 
 
-def _name(node: str | onnx.NodeProto) -> str:
-    return node if isinstance(node, str) else str(node.name)
+def iter_graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """Yield a graph and the bodies of its nodes, and of the nodes in these."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                yield from iter_graphs(body)
+
+
+def read_names(graph: GraphProto) -> Iterator[str]:
+    """Yield the name of each input of each node, and of each output of a body."""
+    for inner in iter_graphs(graph):
+        yield from (name for node in inner.node for name in node.input if name)
+        yield from (value.name for value in inner.output if inner is not graph)

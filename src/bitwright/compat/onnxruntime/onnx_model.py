@@ -8,7 +8,7 @@ from itertools import count
 
 from onnx import GraphProto, NodeProto
 
-from bitwright.compat.model_editing import iter_graphs, read_names
+from bitwright.compat.model_wrapper import iter_graphs, read_names
 from bitwright.compat.onnxruntime.peer import hand_on, peer
 
 __getattr__, __dir__ = hand_on(__name__)
