@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from bitwright.api import quantize
 from bitwright.compat.onnxruntime.enums import QuantType, as_quant_type
 from bitwright.compat.onnxruntime.errors import raises_builtins
-from bitwright.compat.onnxruntime.options import translate_options
 from bitwright.compat.onnxruntime.peer_pass import QuantizerRequest, run_peer
 from bitwright.compat.onnxruntime.quant_utils import (
     load_model_with_shape_infer,
@@ -62,17 +61,17 @@ def quantize_dynamic(
         model=model_input,
         per_channel=read_switch("per_channel", per_channel),
         reduce_range=read_switch("reduce_range", reduce_range),
-        weight_type=weight_type,
-        activation_type=QuantType.QUInt8,
-        ranges=None,
-        nodes=nodes_to_quantize,
-        exclude=nodes_to_exclude,
-        op_types=selected_op_types(None, op_types_to_quantize),
+        weight_qType=weight_type,
+        activation_qType=QuantType.QUInt8,
+        nodes_to_quantize=nodes_to_quantize,
+        nodes_to_exclude=nodes_to_exclude,
+        op_types_to_quantize=selected_op_types(None, op_types_to_quantize),
         extra_options=extra_options,
     )
     external = read_switch("use_external_data_format", use_external_data_format)
-    recipe = dynamic_recipe(_recipe_parts(request), weight_type)
-    if foreign := foreign_op_types(model_input, None, request.op_types):
+    op_types = request.op_types_to_quantize
+    recipe = dynamic_recipe(request.recipe_parts(dynamic_op_types(op_types)), weight_type)
+    if foreign := foreign_op_types(model_input, None, op_types):
         job = partial(_quantize_by_peer, request)
         write_of_peer(job, foreign, model_output, external_data=external)
         return
@@ -80,16 +79,9 @@ def quantize_dynamic(
     write_model(run, model_input, model_output, external_data=external)
 
 
-def _recipe_parts(request: QuantizerRequest) -> RecipeParts:
-    parts = translate_options(request.extra_options)
-    parts.choose_nodes(dynamic_op_types(request.op_types), request.nodes, request.exclude)
-    parts.recipe.update(per_channel=request.per_channel, reduce_range=request.reduce_range)
-    return parts
-
-
 def _quantize_by_peer(request: QuantizerRequest) -> onnx.ModelProto:
     """Quantize by the peer's own pass over the nodes, with the defaults of its function."""
-    model = update_opset_version(load_model_with_shape_infer(request.model), request.weight_type)
+    model = update_opset_version(load_model_with_shape_infer(request.model), request.weight_qType)
     options = {"MatMulConstBOnly": True, **(request.extra_options or {})}
     return run_peer(replace(request, model=model, extra_options=options), None)
 

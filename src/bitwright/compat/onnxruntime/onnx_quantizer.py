@@ -8,13 +8,11 @@ from typing import Any
 
 import onnx
 
-from bitwright.compat.onnxruntime.dynamic import dynamic_op_types, dynamic_recipe
+from bitwright.compat.onnxruntime.dynamic import dynamic_recipe
 from bitwright.compat.onnxruntime.enums import QuantFormat, QuantizationMode, as_member
 from bitwright.compat.onnxruntime.peer import hand_on, peer
 from bitwright.compat.onnxruntime.peer_pass import Names, QuantizerRequest
-from bitwright.compat.onnxruntime.planned_quantizer import PlannedQuantizer, recipe_parts
-from bitwright.compat.onnxruntime.registries import selected_op_types
-from bitwright.compat.onnxruntime.static_recipe import static_recipe
+from bitwright.compat.onnxruntime.planned_quantizer import PlannedQuantizer
 from bitwright.errors import RecipeError
 
 __getattr__, __dir__ = hand_on(__name__)
@@ -54,25 +52,12 @@ class ONNXQuantizer(PlannedQuantizer, peer("onnx_quantizer").ONNXQuantizer):  # 
         if as_member(QuantizationMode, mode, "quantization mode") is not wanted:
             raise RecipeError(f"static={static} goes with the mode {wanted}, not with {mode}.")
         self.written = QuantFormat.QOperator if static else None
-        self.request = QuantizerRequest(
-            model=model,
-            per_channel=per_channel,
-            reduce_range=reduce_range,
-            weight_type=weight_qType,
-            activation_type=activation_qType,
-            ranges=tensors_range,
-            nodes=nodes_to_quantize,
-            exclude=nodes_to_exclude,
-            op_types=op_types_to_quantize,
-            extra_options=extra_options,
-        )
+        self.request = QuantizerRequest.of(locals())
         self.check()
-        op_types = selected_op_types(self.written, op_types_to_quantize)
         if static:
-            parts = recipe_parts(self.request, op_types)
-            self.recipe = static_recipe(parts, self.written, activation_qType, weight_qType)
+            self.recipe = self.static_recipe()
         else:
-            parts = recipe_parts(self.request, dynamic_op_types(op_types))
+            parts = self.recipe_parts()
             # Only quantize_dynamic leaves products of two activations float by default.
             parts.select.setdefault("constant_weights_only", False)
             self.recipe = dynamic_recipe(parts, weight_qType)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from bitwright.compat.onnxruntime.dynamic import dynamic_op_types
 from bitwright.compat.onnxruntime.enums import QuantFormat
 from bitwright.compat.onnxruntime.errors import raises_builtins
-from bitwright.compat.onnxruntime.options import translate_options
 from bitwright.compat.onnxruntime.override_checks import check_overrides
 from bitwright.compat.onnxruntime.peer import peer
-from bitwright.compat.onnxruntime.peer_pass import Names, QuantizerRequest
+from bitwright.compat.onnxruntime.peer_pass import QuantizerRequest
 from bitwright.compat.onnxruntime.ranges import as_sketches
-from bitwright.compat.onnxruntime.registries import foreign_op_types
+from bitwright.compat.onnxruntime.registries import foreign_op_types, selected_op_types
+from bitwright.compat.onnxruntime.static_recipe import static_recipe
 from bitwright.compat.onnxruntime.storage import store_parameters
 from bitwright.compat.options import RecipeParts
 from bitwright.errors import NothingQuantizedError
@@ -26,7 +27,7 @@ from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import Recipe
 from bitwright.support.notices import warn_user
 
-__all__ = ["PlannedQuantizer", "recipe_parts"]
+__all__ = ["PlannedQuantizer"]
 
 
 class PlannedQuantizer:
@@ -44,19 +45,35 @@ class PlannedQuantizer:
 
     def check(self) -> None:
         """Refuse overrides that the model has no place for, each in the peer's words."""
-        overrides = (self.request.extra_options or {}).get("TensorQuantOverrides")
-        check_overrides(self.request.proto(), overrides, self.request.activation_type)
+        request = self.request
+        check_overrides(request.proto(), request.overrides, request.activation_qType)
+
+    def recipe_parts(self) -> RecipeParts:
+        """Return the fields of a recipe that the arguments ask for."""
+        op_types = selected_op_types(self.written, self.request.op_types_to_quantize)
+        if self.written is None:
+            op_types = dynamic_op_types(op_types)
+        parts = self.request.recipe_parts(op_types)
+        for section in ("calibration", "smooth"):
+            for name in [*getattr(parts, section)]:
+                parts.drop(f"{section}.{name}", "ranges are given here")
+        return parts
+
+    def static_recipe(self) -> Recipe:
+        """Return the recipe of a model with the given ranges."""
+        types = self.request.activation_qType, self.request.weight_qType
+        return static_recipe(self.recipe_parts(), self.written, *types)
 
     @raises_builtins()
     def quantize_model(self) -> Any:
         """Return the quantized model, which is in `model` from then on; `plan` says why."""
         request = self.request
-        if request.op_types is not None and not request.op_types:
+        if request.op_types_to_quantize is not None and not request.op_types_to_quantize:
             warn_user("the model stays as it is: op_types_to_quantize is empty.")
             return self.model.model
         if self._needs_peer():
             return super().quantize_model()  # type: ignore[misc]
-        ranges = Calibration(sketches=as_sketches(request.ranges))
+        ranges = Calibration(sketches=as_sketches(request.tensors_range))
         try:
             result = quantize_model(request.proto(), self.recipe, ranges)
         except NothingQuantizedError as error:
@@ -76,20 +93,11 @@ class PlannedQuantizer:
         derived = {name for kind in kinds[: kinds.index(ours)] for name in vars(kind)}
         if any(hasattr(peers, name) for name in derived - {"__module__", "__doc__", "__init__"}):
             return True
-        return bool(foreign_op_types(self.request.proto(), self.written, self.request.op_types))
+        return bool(
+            foreign_op_types(self.request.proto(), self.written, self.request.op_types_to_quantize)
+        )
 
     def planned(self, tensor_name: str) -> TensorPlan | None:
         """Return what was planned for a tensor, or None, as before the model is quantized."""
         tensors = self.plan.tensors.values() if self.plan is not None else ()
         return next((plan for plan in tensors if plan.tensor == tensor_name), None)
-
-
-def recipe_parts(request: QuantizerRequest, op_types: Names) -> RecipeParts:
-    """Return the fields of a recipe that the arguments of a quantizer ask for."""
-    parts = translate_options(request.extra_options)
-    for section in ("calibration", "smooth"):
-        for name in [*getattr(parts, section)]:
-            parts.drop(f"{section}.{name}", "ranges are given here")
-    parts.choose_nodes(op_types, request.nodes, request.exclude)
-    parts.recipe.update(per_channel=request.per_channel, reduce_range=request.reduce_range)
-    return parts

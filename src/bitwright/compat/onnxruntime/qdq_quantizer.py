@@ -11,9 +11,7 @@ import onnx
 from bitwright.compat.onnxruntime.enums import QuantFormat
 from bitwright.compat.onnxruntime.peer import hand_on, peer
 from bitwright.compat.onnxruntime.peer_pass import Names, QuantizerRequest
-from bitwright.compat.onnxruntime.planned_quantizer import PlannedQuantizer, recipe_parts
-from bitwright.compat.onnxruntime.registries import selected_op_types
-from bitwright.compat.onnxruntime.static_recipe import static_recipe
+from bitwright.compat.onnxruntime.planned_quantizer import PlannedQuantizer
 
 __getattr__, __dir__ = hand_on(__name__)
 
@@ -48,22 +46,9 @@ class QDQQuantizer(PlannedQuantizer, peer("qdq_quantizer").QDQQuantizer):  # typ
         op_types_to_quantize: Names = None,
         extra_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.request = QuantizerRequest(
-            model=model,
-            per_channel=per_channel,
-            reduce_range=reduce_range,
-            weight_type=weight_qType,
-            activation_type=activation_qType,
-            ranges=tensors_range,
-            nodes=nodes_to_quantize,
-            exclude=nodes_to_exclude,
-            op_types=op_types_to_quantize,
-            extra_options=extra_options,
-        )
+        self.request = QuantizerRequest.of(locals())
         self.check()
-        op_types = selected_op_types(self.written, op_types_to_quantize)
-        parts = recipe_parts(self.request, op_types)
-        self.recipe = static_recipe(parts, self.written, activation_qType, weight_qType)
+        self.recipe = self.static_recipe()
         super().__init__(**self.request.as_arguments(self.written))
 
     def is_tensor_quantized(self, tensor_name: str) -> bool:

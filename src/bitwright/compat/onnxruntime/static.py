@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from bitwright.compat.onnxruntime.enums import (
 )
 from bitwright.compat.onnxruntime.errors import raises_builtins
 from bitwright.compat.onnxruntime.half_floats import takes_float16_scales
-from bitwright.compat.onnxruntime.options import translate_options
 from bitwright.compat.onnxruntime.override_checks import check_overrides
 from bitwright.compat.onnxruntime.peer_pass import QuantizerRequest, run_peer
 from bitwright.compat.onnxruntime.quant_utils import (
@@ -93,16 +92,16 @@ def quantize_static(
         model=model_input,
         reader=calibration_data_reader,
         written=written,
-        op_types=selected_op_types(written, op_types_to_quantize),
+        op_types_to_quantize=selected_op_types(written, op_types_to_quantize),
         per_channel=read_switch("per_channel", per_channel),
         reduce_range=read_switch("reduce_range", reduce_range),
-        activation_type=activation_type,
-        weight_type=weight_type,
-        nodes=nodes_to_quantize,
-        exclude=nodes_to_exclude,
+        activation_qType=activation_type,
+        weight_qType=weight_type,
+        nodes_to_quantize=nodes_to_quantize,
+        nodes_to_exclude=nodes_to_exclude,
         method=as_member(CalibrationMethod, calibrate_method, "calibration method"),
         providers=calibration_providers,
-        extra_options=extra_options or {},
+        extra_options=extra_options,
         cache=None if calibration_cache_path is None else Path(calibration_cache_path),
     )
     external = read_switch("use_external_data_format", use_external_data_format)
@@ -110,35 +109,24 @@ def quantize_static(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StaticRequest:
+class StaticRequest(QuantizerRequest):
     """The arguments of `quantize_static`."""
 
-    model: str | Path | onnx.ModelProto
     reader: Any
     written: QuantFormat
-    op_types: Sequence[str] | None
-    per_channel: bool
-    reduce_range: bool
-    activation_type: Any
-    weight_type: Any
-    nodes: Sequence[str] | None
-    exclude: Sequence[str] | None
     method: CalibrationMethod
     providers: Sequence[str] | None
-    extra_options: Mapping[str, Any]
     cache: Path | None
 
     @property
     def is_float8(self) -> bool:
         """Whether one of the types is float8."""
-        types = (self.activation_type, "activation type"), (self.weight_type, "weight type")
+        types = (self.activation_qType, "activation type"), (self.weight_qType, "weight type")
         return any(as_quant_type(*given) is QuantType.QFLOAT8E4M3FN for given in types)
 
-    def recipe_parts(self) -> RecipeParts:
+    def static_parts(self) -> RecipeParts:
         """Return the fields of a recipe that the arguments ask for."""
-        parts = translate_options(self.extra_options)
-        parts.choose_nodes(self.op_types, self.nodes, self.exclude)
-        parts.recipe.update(per_channel=self.per_channel, reduce_range=self.reduce_range)
+        parts = self.recipe_parts(self.op_types_to_quantize)
         drop_settings_of_other_methods(self.method, parts)
         if self.is_float8 and self.method is not CalibrationMethod.Distribution:
             raise RecipeError(
@@ -185,18 +173,17 @@ class StaticRequest:
 
 def _run(request: StaticRequest, output: str | Path, *, external_data: bool) -> None:
     """Quantize by a plan of the whole model, and write it."""
-    parts = request.recipe_parts()
+    parts = request.static_parts()
     sketches = request.choose_ranges(parts)
-    recipe = static_recipe(parts, request.written, request.activation_type, request.weight_type)
+    recipe = static_recipe(parts, request.written, request.activation_qType, request.weight_qType)
     recipe = _keep_float16(request.model, _write_four_bits(request.model, recipe))
     request.check_data(recipe)
     reader = read_in_strides(request.reader, parts.calibration.get("stride"))
     # A cache of another method is refused before any work; with one that fits, no data is read.
     if isinstance(sketches, PeerRanges) and sketches.stored() is not None and not recipe.smooth:
         reader = None
-    overrides = request.extra_options.get("TensorQuantOverrides")
-    check_overrides(request.model, overrides, request.activation_type)
-    foreign = foreign_op_types(request.model, request.written, request.op_types)
+    check_overrides(request.model, request.overrides, request.activation_qType)
+    foreign = foreign_op_types(request.model, request.written, request.op_types_to_quantize)
     if foreign:
         job = partial(_quantize_by_peer, request, request.peer_ranges(parts), reader)
         write_of_peer(job, foreign, output, external_data=external_data)
@@ -222,32 +209,20 @@ def _run(request: StaticRequest, output: str | Path, *, external_data: bool) -> 
 
 def _quantize_by_peer(request: StaticRequest, ranges: PeerRanges, reader: Any) -> onnx.ModelProto:
     """Quantize by the peer's own pass over the nodes, on the ranges that we find."""
-    options = request.extra_options
     model = update_opset_version(
         load_model_with_shape_infer(request.model),
-        request.weight_type,
-        request.activation_type,
-        options.get("TensorQuantOverrides"),
-        options.get("BlockSize", 0),
+        request.weight_qType,
+        request.activation_qType,
+        request.overrides,
+        (request.extra_options or {}).get("BlockSize", 0),
     )
-    op_types = request.op_types or default_op_types(request.written)
+    op_types = request.op_types_to_quantize or default_op_types(request.written)
     loaded = graph.load_model(model)
     graph.infer_shapes(loaded)
     tensors = calibrated_tensors(loaded, op_types)
     found = ranges.stored() or ranges.calibrate(loaded, tensors, reader, request.providers)
-    quantizer = QuantizerRequest(
-        model=model,
-        per_channel=request.per_channel,
-        reduce_range=request.reduce_range,
-        weight_type=request.weight_type,
-        activation_type=request.activation_type,
-        ranges=found,
-        nodes=request.nodes,
-        exclude=request.exclude,
-        op_types=op_types,
-        extra_options=options,
-    )
-    return run_peer(quantizer, request.written)
+    asked = replace(request, model=model, tensors_range=found, op_types_to_quantize=op_types)
+    return run_peer(asked, request.written)
 
 
 def _opens(model: ir.Model) -> bool:

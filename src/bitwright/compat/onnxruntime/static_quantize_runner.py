@@ -20,6 +20,8 @@ import onnx
 from bitwright import graph
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, QuantType
 from bitwright.compat.onnxruntime.errors import InvalidSettingError, raises_builtins
+from bitwright.compat.onnxruntime.options import OPTIONS
+from bitwright.compat.onnxruntime.peer import peer
 from bitwright.compat.onnxruntime.quantize import StaticQuantConfig, quantize
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.errors import BitwrightError, DataError
@@ -37,38 +39,10 @@ __all__ = [
     "quantize",
 ]
 
+_COMMAND = "python -m bitwright.compat.onnxruntime.static_quantize_runner"
 _TYPES = {kind.name.lower(): kind for kind in QuantType}
 _METHODS = {method.name.lower(): method for method in CalibrationMethod}
 _FORMATS = {"qdq": QuantFormat.QDQ, "qoperator": QuantFormat.QOperator}
-
-# A flag that is on or off -> the option that it sets, and what it is for.
-_SWITCHES = {
-    "enable_subgraph": ("EnableSubgraph", "quantize the bodies of If, Loop and Scan, too"),
-    "force_quantize_no_input_check": (
-        "ForceQuantizeNoInputCheck",
-        "quantize operators that only move values even where their input is float",
-    ),
-    "matmul_const_b_only": ("MatMulConstBOnly", "quantize a MatMul only if its B is constant"),
-    "add_qdq_pair_to_weight": ("AddQDQPairToWeight", "keep weights float, with a Q/DQ pair each"),
-    "dedicated_qdq_pair": ("DedicatedQDQPair", "give each reader of a tensor a pair of its own"),
-    "calib_tensor_range_symmetric": (
-        "CalibTensorRangeSymmetric",
-        "make each observed range symmetric about 0",
-    ),
-    "calib_moving_average": (
-        "CalibMovingAverage",
-        "average the extremes of the samples, with minmax",
-    ),
-    "use_qdq_contrib_ops": ("UseQDQContribOps", "write Q/DQ nodes of the domain com.microsoft"),
-    "qdq_keep_removable_activations": (
-        "QDQKeepRemovableActivations",
-        "keep each Relu and Clip that quantizing makes redundant",
-    ),
-    "qdq_disable_weight_adjust_for_int32_bias": (
-        "QDQDisableWeightAdjustForInt32Bias",
-        "leave a weight's scale as it is where its bias overflows int32",
-    ),
-}
 
 
 class OnnxModelCalibrationDataReader(CalibrationDataReader):
@@ -153,61 +127,26 @@ def get_tensor_quant_overrides(file: str | Path | None) -> dict[str, list[dict[s
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the flags of a command line, by default of this process.
+    """Return the flags of a command line, by default of this process, as the peer reads them.
+
+    An axis is a number here; the peer leaves it a text, and fails.
 
     >>> parse_arguments(["-i", "m.onnx", "-o", "q.onnx", "--per_channel"]).weight_type
     'qint8'
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m bitwright.compat.onnxruntime.static_quantize_runner",
-        description="Quantize a model with the calibration data that lies beside it.",
-    )
-    add = parser.add_argument
-    add("-i", "--input_model_path", required=True, help="the model to read")
-    add("-o", "--output_quantized_model_path", required=True, help="where to write the result")
-    add("--activation_type", choices=_TYPES, default="quint8", help="the type of activations")
-    add("--weight_type", choices=_TYPES, default="qint8", help="the type of weights")
-    add("--quant_format", choices=_FORMATS, default="qdq", help="pairs or integer operators")
-    add("--calibration_method", choices=_METHODS, default="minmax", help="how ranges are chosen")
-    add("--per_channel", action="store_true", help="give each channel of a weight its own scale")
-    add("--nodes_to_quantize", nargs="+", help="the only nodes that are quantized")
-    add("--nodes_to_exclude", nargs="+", help="nodes that stay float")
-    for name, (_, text) in _SWITCHES.items():
-        add(f"--{name}", action="store_true", help=text)
-    add("--disable_quantize_bias", action="store_true", help="keep biases float")
-    add(
-        "--op_types_to_exclude_output_quantization",
-        nargs="+",
-        default=[],
-        help="op types whose outputs stay float",
-    )
-    add("--minimum_real_range", type=float, default=0.0001, help="the least width of a range")
-    add(
-        "--op_per_channel_axis",
-        nargs=2,
-        action=_ChannelAxis,
-        metavar=("OP_TYPE", "AXIS"),
-        default=[],
-        help="the channel axis of an op type, as in: MatMul 1; may be given again",
-    )
-    add("--tensor_quant_overrides", help="a JSON file with scales and zero points of tensors")
-    return parser.parse_args(arguments)
-
-
-class _ChannelAxis(argparse.Action):
-    """Collects pairs of an op type and a number."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        op_type, axis = values
+    before = sys.argv
+    sys.argv = [_COMMAND, *(before[1:] if arguments is None else arguments)]
+    try:
+        options: argparse.Namespace = peer("static_quantize_runner").parse_arguments()
+    finally:
+        sys.argv = before
+    axes = options.op_per_channel_axis
+    for op_type, axis in axes:
         if not axis.lstrip("-").isdigit():
-            parser.error(f"{option_string}: {axis!r} is no axis of {op_type}; give a number")
-        setattr(namespace, self.dest, [*getattr(namespace, self.dest), [op_type, int(axis)]])
+            sys.stderr.write(f"error: {axis!r} is no axis of {op_type}; give a number\n")
+            raise SystemExit(2)
+    options.op_per_channel_axis = [[op_type, int(axis)] for op_type, axis in axes]
+    return options
 
 
 @raises_builtins()
@@ -223,7 +162,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _config(options: argparse.Namespace) -> StaticQuantConfig:
-    extra_options = {option: getattr(options, name) for name, (option, _) in _SWITCHES.items()}
+    flags = {name.replace("_", ""): value for name, value in vars(options).items()}
+    extra_options = {name: flags[name.lower()] for name in OPTIONS if name.lower() in flags}
     return StaticQuantConfig(
         OnnxModelCalibrationDataReader(options.input_model_path),
         calibrate_method=_METHODS[options.calibration_method],
@@ -236,8 +176,6 @@ def _config(options: argparse.Namespace) -> StaticQuantConfig:
         extra_options={
             **extra_options,
             "QuantizeBias": not options.disable_quantize_bias,
-            "OpTypesToExcludeOutputQuantization": options.op_types_to_exclude_output_quantization,
-            "MinimumRealRange": options.minimum_real_range,
             "QDQOpTypePerChannelSupportToAxis": dict(options.op_per_channel_axis),
             "TensorQuantOverrides": get_tensor_quant_overrides(options.tensor_quant_overrides),
         },
