@@ -15,10 +15,9 @@ from bitwright.decide.limits import apply_limits
 from bitwright.decide.scales.biases import fit_narrow_biases, prevent_bias_overflow
 from bitwright.decide.scales.parameters import activation_plan, linked_plan, weight_plan
 from bitwright.decide.scales.sharing import share_scales
-from bitwright.decide.scales.unsigned import raised
+from bitwright.decide.scales.unsigned import shift_to_unsigned
 from bitwright.decide.validation import may_absorb
 from bitwright.errors import DataError, NothingQuantizedError
-from bitwright.numerics.types import INT8, UINT8
 from bitwright.plan import NodePlan, QuantPlan, TensorPlan
 from bitwright.recipe import Recipe
 from bitwright.support.collector import without_collection
@@ -62,7 +61,7 @@ def decide(
     if recipe.rounding == "squant":
         plan = _round_convolutions_by_squant(plan)
     if recipe.place.unsigned_activations:
-        plan = _write_unsigned(plan)
+        plan = shift_to_unsigned(plan, _UNSIGNED) or plan
     if not any(node.quantized for node in plan.nodes.values()):
         raise NothingQuantizedError(_nothing_quantized(model, plan))
     return plan
@@ -102,16 +101,6 @@ _UNSIGNED = (
     "wrote int8 activations as uint8, 128 higher (the same numbers): on x86 ONNX Runtime computes "
     "in float around int8 ones that have two readers; the target arm-cpu keeps int8"
 )
-
-
-def _write_unsigned(plan: QuantPlan) -> QuantPlan:
-    """Give int8 activations the type uint8, with the same scales and the same numbers."""
-    changed = {
-        key: msgspec.structs.replace(entry, qtype=UINT8, zero_point=raised(entry.zero_point))
-        for key, entry in plan.tensors.items()
-        if entry.role == "activation" and entry.qtype == INT8
-    }
-    return plan.with_tensors(changed).with_notes([_UNSIGNED]) if changed else plan
 
 
 def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> QuantPlan:

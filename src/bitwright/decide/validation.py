@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.limits import check_limits
-from bitwright.decide.ops import RULES, Skip
+from bitwright.decide.ops import RULES, bounds_of
 from bitwright.decide.ops.conventions import conventions_of
 from bitwright.errors import PlanError, did_you_mean
 from bitwright.graph import iter_values
@@ -153,9 +153,8 @@ def may_absorb(node: ir.Node, plan: QuantPlan, key: str) -> bool:
     """
     if not conventions_of(plan.recipe).absorbs_any_clip:
         return clips_exactly(node, plan, key)
-    rule, parameters = RULES.get(node.op_type), plan.parameters(key)
-    bounds = rule.bounds(node) if rule is not None and rule.bounds is not None else Skip("")
-    if isinstance(bounds, Skip) or not parameters.qtype.is_integer or np.ndim(parameters.scale):
+    bounds, parameters = bounds_of(node), plan.parameters(key)
+    if bounds is None or not parameters.qtype.is_integer or np.ndim(parameters.scale):
         return False
     low, high = (
         (end - parameters.zero_point) * parameters.scale
@@ -170,10 +169,8 @@ def clips_exactly(node: ir.Node, plan: QuantPlan, key: str) -> bool:
 
     Both are monotone, so it is enough that the node's bounds quantize to the ends of the type.
     """
-    rule = RULES.get(node.op_type)
-    bounds = rule.bounds(node) if rule is not None and rule.bounds is not None else Skip("")
-    parameters = plan.parameters(key)
-    if isinstance(bounds, Skip) or not parameters.qtype.is_integer or np.ndim(parameters.scale):
+    bounds, parameters = bounds_of(node), plan.parameters(key)
+    if bounds is None or not parameters.qtype.is_integer or np.ndim(parameters.scale):
         return False
     ends = quantize(
         np.array(bounds, np.float32), parameters.scale, parameters.zero_point, parameters.qtype

@@ -59,6 +59,7 @@ from .subgraphs import find_value as find_value
 from .subgraphs import iter_graphs as iter_graphs
 from .subgraphs import iter_values as iter_values
 from .subgraphs import owner_nodes as owner_nodes
+from .subgraphs import reach as reach
 from .subgraphs import subgraphs_of as subgraphs_of
 from .symbolic_shapes import infer_symbolic_shapes as infer_symbolic_shapes
 from .tensors import serialized_size as serialized_size

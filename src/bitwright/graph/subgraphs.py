@@ -14,7 +14,8 @@ colons in practice ("/encoder/Conv"), so a qualified name is looked up, never ta
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 import onnx_ir as ir
 
@@ -28,9 +29,12 @@ __all__ = [
     "outer_inputs",
     "owner_nodes",
     "qualified_name",
+    "reach",
     "subgraphs_of",
     "values_of",
 ]
+
+_Item = TypeVar("_Item")
 
 _HOLDERS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 """ONNX's own operators that hold graphs; those of others may, too."""
@@ -128,6 +132,21 @@ def values_of(graph: ir.Graph) -> Iterator[ir.Value]:
     yield from graph.initializers.values()
     for node in graph:
         yield from node.outputs
+
+
+def reach(starts: Iterable[_Item], step: Callable[[_Item], Iterable[_Item]]) -> dict[_Item, None]:
+    """Return these items, and all that `step` leads to from them, each once.
+
+    >>> list(reach([1], lambda number: [2 * number] if number < 4 else []))
+    [1, 2, 4]
+    """
+    found = dict.fromkeys(starts)
+    waiting = list(found)
+    while waiting:
+        new = dict.fromkeys(item for item in step(waiting.pop()) if item not in found)
+        found |= new
+        waiting += new
+    return found
 
 
 def find_value(model: ir.Model, name: str) -> ir.Value:

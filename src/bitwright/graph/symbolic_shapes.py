@@ -16,7 +16,7 @@ from bitwright.errors import MissingPackageError, ModelError
 from bitwright.graph.cloning import strip_weights
 from bitwright.graph.constants import input_at
 from bitwright.graph.shapes import iter_messages, take_over_shapes
-from bitwright.graph.subgraphs import iter_graphs, owner_nodes, subgraphs_of
+from bitwright.graph.subgraphs import iter_graphs, owner_nodes, reach, subgraphs_of
 from bitwright.graph.versions import opset_of
 
 __all__ = ["infer_symbolic_shapes"]
@@ -121,20 +121,17 @@ def _is_static(tensor: onnx.TypeProto.Tensor) -> bool:
 
 def _values_behind(
     values: Iterable[ir.Value], owners: Mapping[ir.Graph, ir.Node]
-) -> Iterator[ir.Value]:
-    """Yield values and all that is computed from them, into bodies and out of them."""
-    waiting = list(values)
-    seen = set(waiting)
-    while waiting:
-        value = waiting.pop()
-        yield value
-        nodes = [node for node, _ in value.uses()]
-        behind = [output for node in nodes for output in node.outputs]
-        behind += [x for node in nodes for _, body in subgraphs_of(node) for x in body.inputs]
+) -> Iterable[ir.Value]:
+    """Return values and all that is computed from them, into bodies and out of them."""
+
+    def behind(value: ir.Value) -> Iterator[ir.Value]:
+        for node, _ in value.uses():
+            yield from node.outputs
+            yield from (given for _, body in subgraphs_of(node) for given in body.inputs)
         if value.is_graph_output() and value.graph is not None and value.graph in owners:
-            behind += owners[value.graph].outputs
-        waiting += [other for other in behind if other not in seen]
-        seen.update(behind)
+            yield from owners[value.graph].outputs
+
+    return reach(values, behind)
 
 
 def _infer_by_computed_input(

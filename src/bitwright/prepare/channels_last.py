@@ -18,6 +18,7 @@ from bitwright.decide.ops import op_types
 from bitwright.graph.constants import constant_of, is_constant, is_private
 from bitwright.graph.editing import drop_if_unused, insert_behind_value, like, remove_nodes
 from bitwright.graph.names import NameScope
+from bitwright.graph.subgraphs import reach
 from bitwright.prepare.matching import private_reader
 from bitwright.prepare.passes import Builder, PassResult
 
@@ -105,16 +106,13 @@ def _is_channels_last(value: ir.Value) -> bool:
 
 def _layout_readers(value: ir.Value) -> list[ir.Node]:
     """Return the first nodes behind a value that care about its layout."""
-    found, waiting, seen = [], [value], {value}
-    while waiting:
-        for use in waiting.pop().uses():
-            if use.node.op_type not in _INDIFFERENT:
-                found.append(use.node)
-                continue
-            new = [output for output in use.node.outputs if output not in seen]
-            waiting += new
-            seen.update(new)
-    return found
+
+    def behind(read: ir.Value) -> list[ir.Value]:
+        readers = (use.node for use in read.uses() if use.node.op_type in _INDIFFERENT)
+        return [output for reader in readers for output in reader.outputs]
+
+    readers = (use.node for read in reach([value], behind) for use in read.uses())
+    return [reader for reader in readers if reader.op_type not in _INDIFFERENT]
 
 
 def _comes_channels_last(value: ir.Value) -> bool:

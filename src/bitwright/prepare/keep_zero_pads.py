@@ -8,11 +8,14 @@ that says that it has no pads is left alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import static_shape
+from bitwright.graph.subgraphs import reach
 from bitwright.prepare.passes import rewrites
 
 __all__ = ["keep_zero_pads"]
@@ -52,21 +55,20 @@ def _before_transposes(value: ir.Value | None) -> ir.Node | None:
 
 def _is_fixed(value: ir.Value | None) -> bool:
     """Return whether a value follows from constants and from shapes without an open size."""
-    waiting, seen = [value], {value}
-    while waiting:
-        value = waiting.pop()
-        node = value.producer() if value is not None else None
-        if value is None or value.is_initializer():
-            continue
-        if node is None:
-            return False
-        if node.op_type == "Shape":
-            if node.inputs[0] is None or static_shape(node.inputs[0]) is None:
-                return False
-            continue
-        waiting += [each for each in node.inputs if each not in seen]
-        seen.update(node.inputs)
-    return True
+
+    def sources(each: ir.Value | None) -> Sequence[ir.Value | None]:
+        node = None if each is None else each.producer()
+        return () if node is None or node.op_type == "Shape" else node.inputs
+
+    return all(_is_known(each) for each in reach([value], sources) if each is not None)
+
+
+def _is_known(value: ir.Value) -> bool:
+    """Return whether a value is no input, nor a shape with an open size."""
+    node = value.producer()
+    if node is None or node.op_type != "Shape":
+        return node is not None or value.is_initializer()
+    return node.inputs[0] is not None and static_shape(node.inputs[0]) is not None
 
 
 def _puts_zeros_around(pad: ir.Node) -> bool:

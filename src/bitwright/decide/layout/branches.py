@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from bitwright.graph import reach
+
 __all__ = ["Branch", "find_branches"]
 
 _SUMS = {"Add", "Sum", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
@@ -73,15 +75,12 @@ def _branch(
 
 def _behind(node: ir.Node, places: dict[ir.Node, int]) -> dict[ir.Node, None]:
     """Return what depends on a node, in the graph's order."""
-    found: set[ir.Node] = set()
-    waiting = [node]
-    while waiting:
-        for value in waiting.pop().outputs:
-            for reader in value.consumers():
-                if reader in places and reader not in found:
-                    found.add(reader)
-                    waiting.append(reader)
+    found = reach(_readers(node, places), lambda reader: _readers(reader, places))
     return dict.fromkeys(sorted(found, key=lambda reader: places[reader]))
+
+
+def _readers(node: ir.Node, places: dict[ir.Node, int]) -> list[ir.Node]:
+    return [r for value in node.outputs for r in value.consumers() if r in places]
 
 
 def _join(node: ir.Node, behind: dict[ir.Node, None]) -> ir.Node | None:
@@ -95,35 +94,29 @@ def _join(node: ir.Node, behind: dict[ir.Node, None]) -> ir.Node | None:
 
 def _ancestors(node: ir.Node) -> set[ir.Value]:
     """Return the tensors that a node depends on, without constants."""
-    found: set[ir.Value] = set()
-    waiting = [node]
-    while waiting:
-        for value in waiting.pop().inputs:
-            if value is None or value.is_initializer() or value in found:
-                continue
-            found.add(value)
-            maker = value.producer()
-            if maker is not None:
-                waiting.append(maker)
-    return found
+
+    def computed(maker: ir.Node | None) -> list[ir.Value]:
+        given = () if maker is None else maker.inputs
+        return [value for value in given if value is not None and not value.is_initializer()]
+
+    return {*reach(computed(node), lambda value: computed(value.producer()))}
 
 
 def _reaches_as_value(node: ir.Node, join: ir.Node) -> bool:
     """Whether a product gets to the end of an attention other than as a weight of its average."""
-    seen: set[ir.Node] = set()
-    waiting = list(node.outputs)
-    while waiting:
-        value = waiting.pop()
-        for reader, index in value.uses():
-            if reader is join:
-                return True
-            if reader in seen or reader.op_type == "Softmax":
-                continue
-            if reader.op_type in _ATTENTIONS and index != _VALUES and _has_values(reader):
-                continue
-            seen.add(reader)
-            waiting += reader.outputs
-    return False
+
+    def passed_on(maker: ir.Node) -> list[ir.Node]:
+        uses = (use for value in maker.outputs for use in value.uses())
+        return [use.node for use in uses if use.node is join or not _weighs(use.node, use.idx)]
+
+    return join in reach([node], passed_on)
+
+
+def _weighs(node: ir.Node, index: int) -> bool:
+    """Whether an input of a node only says how much of the values counts."""
+    if node.op_type in _ATTENTIONS:
+        return index != _VALUES and _has_values(node)
+    return node.op_type == "Softmax"
 
 
 def _has_values(node: ir.Node) -> bool:

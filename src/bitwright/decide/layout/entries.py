@@ -137,6 +137,11 @@ class Layout:
         self.entries[key] = Entry(name, value, "bias", qtype, axis, bias_of=bias_of, tile=tile)
         return key
 
+    def writer_of(self, value: ir.Value) -> NodePlan | None:
+        """Return what is decided for the node that computes a tensor."""
+        producer = value.producer()
+        return None if producer is None else self.nodes.get(producer.name or "")
+
     def users(self, key: str) -> list[str]:
         """Names of the nodes that read or write this entry."""
         return [

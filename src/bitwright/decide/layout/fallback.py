@@ -5,7 +5,7 @@ Attention masks hold sentinels like -10000 that only say "not this one" to a Sof
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Layout
 from bitwright.decide.ops import op_types
+from bitwright.graph import reach
 from bitwright.graph.constants import constant_of
 from bitwright.support.wording import counted
 
@@ -161,18 +162,10 @@ def _is_sentinel(value: ir.Value) -> bool:
 
 
 def _tensors_before_softmax(model: ir.Model) -> set[str]:
-    found: set[str] = set()
-    waiting = [
-        node.inputs[0]
-        for node in model.graph.all_nodes()
-        if node.op_type in ("Softmax", "LogSoftmax")
-    ]
-    while waiting:
-        value = waiting.pop()
-        if value is None or value.name is None or value.name in found:
-            continue
-        found.add(value.name)
-        producer = value.producer()
-        if producer is not None and producer.op_type in _CARRIERS:
-            waiting.extend(producer.inputs)
-    return found
+    def carried(value: ir.Value | None) -> Iterable[ir.Value | None]:
+        producer = None if value is None else value.producer()
+        return producer.inputs if producer is not None and producer.op_type in _CARRIERS else ()
+
+    nodes = (n for n in model.graph.all_nodes() if n.op_type in ("Softmax", "LogSoftmax"))
+    found = reach((node.inputs[0] for node in nodes), carried)
+    return {value.name for value in found if value is not None and value.name is not None}

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from bitwright.decide.layout.entries import Layout
 from bitwright.decide.ops import OpRule, rule_of
+from bitwright.graph import reach
 from bitwright.plan import NodePlan
 
 __all__ = ["find_unread_nodes"]
@@ -59,14 +60,12 @@ def _find_useful(
         for tensor in _tensors(layout, plan.outputs)
     }
     useful = {name for name, plan in quantized.items() if not _follows(rule_of(plan.op))} | asked
-    waiting = [name for name in useful if name in quantized]
-    while waiting:
-        for tensor in _tensors(layout, quantized[waiting.pop()].inputs):
-            writer = writers.get(tensor)
-            if writer is not None and writer not in useful:
-                useful.add(writer)
-                waiting.append(writer)
-    return useful
+
+    def feeding(name: str) -> list[str]:
+        read = _tensors(layout, quantized[name].inputs) if name in quantized else set()
+        return [writers[tensor] for tensor in read if tensor in writers]
+
+    return {*reach(useful, feeding)}
 
 
 def _tensors(layout: Layout, keys: tuple[str | None, ...]) -> set[str]:

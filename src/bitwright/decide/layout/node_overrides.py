@@ -100,9 +100,8 @@ def _written_type(node: ir.Node, layout: Layout, read: Mapping[str, QType]) -> Q
     for value in node.inputs:
         maker = None if value is None or is_constant(value) else value.producer()
         plan = None if maker is None else layout.nodes.get(maker.name or "")
-        if maker is None or plan is None or plan.action != "quantize" or any(plan.outputs):
-            continue
-        types.append(_written_type(maker, layout, read))
+        if maker is not None and plan is not None and plan.quantized and not any(plan.outputs):
+            types.append(_written_type(maker, layout, read))
     return _widest(types)
 
 

@@ -140,10 +140,8 @@ def _would_divide_by_zero(c: Candidate) -> Skip | None:
 
 
 def _keeps_values_above_zero(c: Candidate) -> Skip | None:
-    if c.rule.bounds is None:
-        return None
-    bounds = c.rule.bounds(c.node)
-    if isinstance(bounds, Skip) or not 0 < bounds[0] * 2.0**c.recipe.activation.bits < bounds[1]:
+    bounds = None if c.rule.bounds is None else c.rule.bounds(c.node)
+    if bounds is None or not 0 < bounds[0] * 2.0**c.recipe.activation.bits < bounds[1]:
         return None
     # A logarithm or a quotient mostly follows.
     return Skip("it keeps values above zero, and rounding would make some zero again")

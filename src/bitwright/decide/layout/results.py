@@ -6,12 +6,13 @@ that leave the model the largest are the answer, and all that are clipped become
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Layout
 from bitwright.decide.ops import OPERATORS
+from bitwright.graph import reach
 from bitwright.graph.constants import is_constant
 
 __all__ = ["leaves_model", "mark_results"]
@@ -35,16 +36,11 @@ def leaves_model(value: ir.Value) -> bool:
     >>> leaves_model(x)
     True
     """
-    waiting, seen = [value], {value}
-    while waiting:
-        known = waiting.pop()
-        if known.is_graph_output():
-            return True
-        behind = (out for use in known.uses() if _passes(use.node) for out in use.node.outputs)
-        new = [one for one in behind if one not in seen]
-        seen.update(new)
-        waiting += new
-    return False
+    return any(known.is_graph_output() for known in reach([value], _made_of_it_alone))
+
+
+def _made_of_it_alone(value: ir.Value) -> Iterator[ir.Value]:
+    return (out for use in value.uses() if _passes(use.node) for out in use.node.outputs)
 
 
 def _passes(node: ir.Node) -> bool:

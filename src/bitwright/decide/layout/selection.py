@@ -9,7 +9,7 @@ import onnx_ir as ir
 from bitwright.decide.layout.node_names import NodeNames, suggest_name
 from bitwright.decide.ops import DEFAULT_OP_TYPES, RULES
 from bitwright.errors import RecipeError, did_you_mean
-from bitwright.graph import subgraphs_of
+from bitwright.graph import reach, subgraphs_of
 from bitwright.recipe import Selection
 from bitwright.support.notices import warn_user
 
@@ -129,15 +129,8 @@ class Selector:
     def _reach(
         self, starts: frozenset[str], step: Callable[[ir.Node], Iterable[ir.Node]]
     ) -> frozenset[str]:
-        seen: set[str] = set()
-        waiting = [self._names.by_name[name] for name in starts]
-        while waiting:
-            node = waiting.pop()
-            if (node.name or "") in seen:
-                continue
-            seen.add(node.name or "")
-            waiting.extend(step(node))
-        return frozenset(seen)
+        nodes = reach((self._names.by_name[name] for name in starts), step)
+        return frozenset(node.name or "" for node in nodes)
 
 
 def _readers_by_tensor(nodes: Sequence[ir.Node]) -> dict[str, frozenset[str]]:

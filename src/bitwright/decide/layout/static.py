@@ -243,7 +243,7 @@ class _Builder:
     def _follows_quantized(self, value: ir.Value | None) -> bool:
         """Whether a value comes from a quantized node, also through some that are not."""
         while value is not None and (producer := value.producer()) is not None:
-            plan = self._layout.nodes.get(producer.name or "")
+            plan = self._layout.writer_of(value)
             if plan is None or plan.action == "quantize":
                 return plan is not None
             if producer.op_type in CONVOLUTIONS:
@@ -300,7 +300,7 @@ class _Builder:
             kept = self._recipe.emulate.keep_activations
             return not (self._recipe.activation_symmetric or kept or converts)
         return (
-            not isinstance(rule.bounds(node), Skip)
+            rule.bounds(node) is not None
             and entry.same_as is None
             and entry.fixed_range is None
             and entry.override is None
@@ -320,8 +320,7 @@ class _Builder:
                 self._layout.entries[key].range_of = self._marks.names[target]
 
     def _written_by_quantized(self, value: ir.Value) -> bool:
-        producer = value.producer()
-        plan = None if producer is None else self._layout.nodes.get(producer.name or "")
+        plan = self._layout.writer_of(value)
         return plan is not None and plan.action == "quantize"
 
     # Its results ---------------------------------------------------------------------------
@@ -425,14 +424,9 @@ class _Builder:
             self._layout.nodes[name] = msgspec.structs.replace(plan, inputs=inputs)
         for graph in self._model.graphs():
             for value in graph.outputs:
-                producer = value.producer()
-                writer = None if producer is None else self._layout.nodes.get(producer.name or "")
-                written = writer is not None and self._marks.marked.get(value) in writer.outputs
                 if value in self._marks.names:
                     self._layout.outputs[self._marks.names[value]] = (
-                        self._marks.key_for_output(value)
-                        if written and value in self._marks.marked
-                        else None
+                        self._marks.key_for_output(value) if self._is_written(value) else None
                     )
 
     def _has_several_chosen_readers(self, value: ir.Value) -> bool:
@@ -449,9 +443,12 @@ class _Builder:
         """
         if self._recipe.place.isolated:
             return True
-        producer = value.producer()
-        plan = None if producer is None else self._layout.nodes.get(producer.name or "")
-        return plan is not None and self._marks.marked[value] in plan.outputs
+        return self._is_written(value)
+
+    def _is_written(self, value: ir.Value) -> bool:
+        """Whether the node that computes a tensor writes it as integers."""
+        plan, key = self._layout.writer_of(value), self._marks.marked.get(value)
+        return plan is not None and key is not None and key in plan.outputs
 
 
 def _leaves_parameters(override: Override | None, qtype: QType | None = None) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.layout.selection import Selector
-from bitwright.decide.ops import RULES, OpRule, Skip
+from bitwright.decide.ops import RULES, OpRule
 from bitwright.decide.scales.parameters import widened_for_bias
 from bitwright.graph.constants import constant_of, input_at, is_constant
 from bitwright.numerics.quantize import dequantize, fake_quantize
@@ -244,7 +244,7 @@ def _keeps_grid(node: ir.Node, rule: OpRule, scale: Parameters) -> bool:
     if rule.bounds is None:
         return True
     bounds = rule.bounds(node)
-    if isinstance(bounds, Skip):
+    if bounds is None:
         return False
     ends = np.array(bounds, np.float32)
     grid = (np.float32(scale.scale), scale.zero_point)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from bitwright.decide.layout.selection import Selector
 from bitwright.decide.ops import MATRIX_PRODUCTS, op_types, takes_blocks
 from bitwright.errors import NothingQuantizedError
-from bitwright.graph import iter_values, weights_of
+from bitwright.graph import iter_values, reach, weights_of
 from bitwright.graph.branches import iter_chosen
 from bitwright.graph.constants import EXPERT_WEIGHTS, ProductWeight, input_at
 from bitwright.graph.versions import runtime_version
@@ -303,18 +303,15 @@ def _refuse_experts(node: ir.Node, weights: Sequence[ir.Value], plan: WeightPlan
 
 def _heads(model: ir.Model) -> frozenset[str]:
     """Return the products whose result leaves the model, also through ops that only reshape."""
-    found = set()
     # Keys and values that leave for a cache are no answers: they have an axis of heads.
-    waiting = [value.producer() for value in model.graph.outputs if _rank(value) < 4]
-    while waiting:
-        node = waiting.pop()
-        if node is None:
-            continue
-        if node.op_type in MATRIX_PRODUCTS:
-            found.add(node.name or "")
-        elif node.op_type in _CARRIERS:
-            waiting += [value.producer() for value in node.inputs[:1] if value is not None]
-    return frozenset(found)
+    makers = [value.producer() for value in model.graph.outputs if _rank(value) < 4]
+
+    def before(node: ir.Node | None) -> list[ir.Node | None]:
+        given = node.inputs[:1] if node is not None and node.op_type in _CARRIERS else ()
+        return [value.producer() for value in given if value is not None]
+
+    found = (node for node in reach(makers, before) if node is not None)
+    return frozenset(node.name or "" for node in found if node.op_type in MATRIX_PRODUCTS)
 
 
 def _matched(

@@ -20,6 +20,7 @@ __all__ = [
     "RULES",
     "OpRule",
     "Skip",
+    "bounds_of",
     "op_types",
     "rule_of",
     "takes_blocks",
@@ -48,6 +49,16 @@ def rule_of(op_type: str) -> OpRule:
     True
     """
     return RULES.get(op_type) or OpRule(op_type)
+
+
+def bounds_of(node: ir.Node) -> tuple[float, float] | None:
+    """Return to which constant bounds a node clips; None where it does not, or does more.
+
+    >>> bounds_of(ir.node("Relu", [])), bounds_of(ir.node("Sigmoid", []))
+    ((0.0, inf), None)
+    """
+    rule = OPERATORS.get(node.op_type)
+    return None if rule is None or rule.bounds is None else rule.bounds(node)
 
 
 def takes_blocks(node: ir.Node) -> bool:

@@ -18,14 +18,14 @@ __all__ = ["ELEMENTWISE_RULES", "refuse_sentinels"]
 _HUGE = 1e4
 
 
-def _clip_bounds(node: ir.Node) -> tuple[float, float] | Skip:
+def _clip_bounds(node: ir.Node) -> tuple[float, float] | None:
     bounds = []
     for index, name, missing in ((1, "min", -math.inf), (2, "max", math.inf)):
         value = input_at(node, index)
         if value is not None:
             array = constant_of(value)
             if array is None:
-                return Skip(f"its {name} is computed at run time")
+                return None
             bounds.append(float(array.reshape(-1)[0]))
         else:
             found = node.attributes.get(name)

@@ -6,11 +6,12 @@ that are quantized all the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import onnx_ir as ir
 
+from bitwright.graph import reach
 from bitwright.graph.constants import is_constant
 from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
 from bitwright.recipe.sizes import AttentionSizes, ConvolutionSizes, SizeRule, SmallProducts
@@ -162,17 +163,15 @@ def _maker(value: ir.Value | None, through: frozenset[str]) -> ir.Node | None:
     return maker
 
 
-def _behind(node: ir.Node) -> Iterator[ir.Node]:
-    """Return the nodes that read a result, and those behind scaling, masks and moves of it."""
-    waiting, seen = [node], {node}
-    while waiting:
-        for use in (use for value in waiting.pop().outputs for use in value.uses()):
-            if use.node in seen:
-                continue
-            seen.add(use.node)
-            yield use.node
-            if use.node.op_type in _BETWEEN:
-                waiting.append(use.node)
+def _behind(node: ir.Node) -> Iterable[ir.Node]:
+    """Return a node, and those that read its result, also behind scaling, masks and moves."""
+
+    def readers(maker: ir.Node) -> list[ir.Node]:
+        if maker is not node and maker.op_type not in _BETWEEN:
+            return []
+        return [use.node for value in maker.outputs for use in value.uses()]
+
+    return reach([node], readers)
 
 
 def _below(size: int | None, least: int) -> bool:

@@ -24,7 +24,7 @@ class Skip:
 
 Refusal = Callable[[ir.Node], Skip | None]
 AxisOf = Callable[[ir.Node, int], "int | None"]
-Bounds = Callable[[ir.Node], "tuple[float, float] | Skip"]
+Bounds = Callable[[ir.Node], "tuple[float, float] | None"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,8 @@ class OpRule:
     """Quantize only where every input that is computed is quantized already, and where the
     result does not leave the model: between float neighbours it would only add rounding."""
     bounds: Bounds | None = None
-    """The op only clips, to these bounds: a quantizer behind it may do its work."""
+    """The op only clips, to these bounds (None: computed ones): a quantizer behind it may do its
+    work."""
     saturates: Callable[[ir.Node], tuple[float, float]] | None = None
     """Below and above which inputs the output no longer changes, for 8 bits; see also `bounds`."""
     is_gate: bool = False

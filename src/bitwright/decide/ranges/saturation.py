@@ -12,7 +12,7 @@ import math
 
 import onnx_ir as ir
 
-from bitwright.decide.ops import OPERATORS, Skip
+from bitwright.decide.ops import OPERATORS, bounds_of
 from bitwright.graph.constants import constant_of, input_at
 
 __all__ = ["cut_saturated", "saturation_points"]
@@ -73,9 +73,7 @@ def _own_points(node: ir.Node) -> tuple[float, float]:
         return _EVERYWHERE
     if rule.saturates is not None:
         return rule.saturates(node)
-    if rule.bounds is not None and not isinstance(bounds := rule.bounds(node), Skip):
-        return bounds
-    return _EVERYWHERE
+    return bounds_of(node) or _EVERYWHERE
 
 
 def _gate_shuts(gate: ir.Value, value: ir.Value) -> float:
@@ -94,9 +92,8 @@ def _gate_shuts(gate: ir.Value, value: ir.Value) -> float:
 
 def _is_zero_when_shut(node: ir.Node) -> bool:
     rule = OPERATORS.get(node.op_type)
-    if rule is None or rule.is_gate:
-        return rule is not None
-    return rule.bounds is not None and rule.bounds(node) in {(0.0, 6.0), (0.0, 1.0)}
+    is_gate = rule is not None and rule.is_gate
+    return is_gate or bounds_of(node) in {(0.0, 6.0), (0.0, 1.0)}
 
 
 def _shift_of(node: ir.Node) -> float | None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bitwright.decide.layout.entries import Entry, Layout
-from bitwright.decide.ops import RULES, Skip
+from bitwright.decide.ops import bounds_of
 from bitwright.decide.ranges.known import fit_known_range, known_range
 from bitwright.decide.ranges.methods import choose_range, sketch_std, weight_range
 from bitwright.decide.ranges.power_of_two import position_grid
@@ -283,11 +283,8 @@ def _is_symmetric(entry: Entry, recipe: Recipe) -> bool:
 def _is_never_negative(entry: Entry) -> bool:
     """Return whether a Relu, or a Clip from zero, gives this tensor."""
     node = entry.value.producer()
-    rule = None if node is None else RULES.get(node.op_type)
-    if node is None or rule is None or rule.bounds is None:
-        return False
-    bounds = rule.bounds(node)
-    return not isinstance(bounds, Skip) and bounds[0] == 0
+    bounds = None if node is None else bounds_of(node)
+    return bounds is not None and bounds[0] == 0
 
 
 def shift_for_bias(scale: Array, bias: Array, qtype: QType, axis: int | None) -> int:

@@ -1,8 +1,6 @@
-"""Int8 activations of a plan stored as uint8, where ONNX Runtime refuses them."""
+"""Int8 activations of a plan stored as uint8, where ONNX Runtime refuses them or is slow."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -10,11 +8,13 @@ import numpy as np
 from bitwright.numerics.types import INT8, UINT8
 from bitwright.plan import QuantPlan
 
-__all__ = ["raised", "shift_to_unsigned"]
+__all__ = ["REFUSED", "shift_to_unsigned"]
+
+REFUSED = "stored int8 activations as uint8 (the same values), since ONNX Runtime refused int8"
 
 
-def shift_to_unsigned(plan: QuantPlan) -> QuantPlan | None:
-    """Return the plan with int8 activations as uint8, 128 higher; None if it has none.
+def shift_to_unsigned(plan: QuantPlan, note: str = REFUSED) -> QuantPlan | None:
+    """Return the plan with int8 activations as uint8, 128 higher, and a note; None if it has none.
 
     Every value keeps its meaning: (q + 128) - (z + 128) = q - z. ONNX Runtime's extended
     optimizations refuse some valid models with int8 activations at opset 21 and above
@@ -28,17 +28,10 @@ def shift_to_unsigned(plan: QuantPlan) -> QuantPlan | None:
     >>> shifted.tensors["x"].qtype.name, shifted.tensors["x"].zero_point
     ('uint8', 123)
     """
-    shifted = {
-        key: msgspec.structs.replace(entry, qtype=UINT8, zero_point=raised(entry.zero_point))
-        for key, entry in plan.tensors.items()
-        if entry.role == "activation" and entry.qtype == INT8
-    }
-    if not shifted:
-        return None
-    note = "stored int8 activations as uint8 (the same values), since ONNX Runtime refused int8"
-    return plan.with_tensors(shifted).with_notes([note])
-
-
-def raised(zero_point: Any) -> Any:
-    """Return the zero point of a tensor whose integers are 128 higher."""
-    return None if zero_point is None else (np.asarray(zero_point) + 128).tolist()
+    shifted = {}
+    for key, entry in plan.tensors.items():
+        if entry.role == "activation" and entry.qtype == INT8:
+            zeros = entry.zero_point
+            zeros = None if zeros is None else (np.asarray(zeros) + 128).tolist()
+            shifted[key] = msgspec.structs.replace(entry, qtype=UINT8, zero_point=zeros)
+    return plan.with_tensors(shifted).with_notes([note]) if shifted else None
