@@ -9,8 +9,8 @@ from support.models import normal
 torch = pytest.importorskip("torch", reason="learning is torch code")
 
 from bitwright.learning.activation_scales import MAX_FACTOR, ActivationScales  # noqa: E402
-from bitwright.learning.adam import Adam  # noqa: E402
 from bitwright.learning.fake_quantize import FakeQuantizer  # noqa: E402
+from bitwright.learning.optimizers import Adam  # noqa: E402
 
 TYPES = {"uint4": (0, 15, 6), "int4": (-8, 7, 0), "uint8 of a Relu": (0, 255, 0)}
 

@@ -233,7 +233,7 @@ def test_rates_are_in_steps_of_each_weight_unless_they_are_given():
 
 
 def test_adam_moves_as_torch_does():
-    from bitwright.learning.adam import Adam
+    from bitwright.learning.optimizers import Adam
 
     start = torch.from_numpy(normal(5, seed=3))
     ours, theirs = (start.clone().requires_grad_() for _ in range(2))

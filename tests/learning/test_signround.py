@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="fine-tuning needs torch")
 
-from bitwright.learning.sign_descent import SignDescent  # noqa: E402
+from bitwright.learning.optimizers import SignDescent  # noqa: E402
 from bitwright.learning.signround import LIMIT, SignRoundLearner  # noqa: E402
 from bitwright.numerics.blocks import (  # noqa: E402
     BlockFormat,

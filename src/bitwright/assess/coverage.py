@@ -13,7 +13,7 @@ from typing import Any
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.decide.ops.multiply_adds import is_product, multiply_adds
+from bitwright.decide.ops.product_sizes import is_product, multiply_adds
 from bitwright.errors import ModelError
 from bitwright.graph import clone_model, infer_shapes, set_input_shapes
 from bitwright.graph.quantized_ops import INTEGER_OPS

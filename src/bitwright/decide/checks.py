@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 import onnx_ir as ir
 
 from bitwright.decide.layout.node_names import find_names, suggest_name
-from bitwright.decide.ops.qoperator import check_integer_recipe
 from bitwright.decide.ranges.methods import METHODS
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.graph.constants import is_constant
@@ -15,7 +14,11 @@ from bitwright.numerics.types import INT4, INT8, INT16, INT32, QTYPES, UINT4, UI
 from bitwright.recipe import MinMax, Override, Recipe, find_override
 from bitwright.support.notices import warn_user
 
-__all__ = ["check_recipe", "check_tensor_names", "has_channelwise_activations"]
+__all__ = [
+    "check_recipe",
+    "check_tensor_names",
+    "has_channelwise_activations",
+]
 
 Names = Mapping[ir.Value, str]
 
@@ -31,7 +34,7 @@ def check_recipe(recipe: Recipe, names: Names) -> None:
     _check_overrides(recipe, names)
     _check_types(recipe, names)
     if recipe.output_format.integer_ops:
-        check_integer_recipe(recipe)
+        _check_integer_recipe(recipe)
 
 
 def check_tensor_names(recipe: Recipe, known: Collection[str]) -> None:
@@ -118,3 +121,36 @@ def _check_types(recipe: Recipe, names: Names) -> None:
             "ONNX Runtime's 8-bit kernels take one scale for a whole activation; drop "
             "per_channel from the range method, or use 16-bit activations with it."
         )
+
+
+_PAIR_OPTIONS = ("dedicated_pairs", "dedicated_dequantizers", "weight_pairs", "contrib_ops")
+
+
+def _check_integer_recipe(recipe: Recipe) -> None:
+    """Refuse what the QOperator format cannot hold: it has integer operators of 8 bits only."""
+    types = [("activations are", recipe.activation), ("weights are", recipe.weight)]
+    for name, override in recipe.overrides.items():
+        types += [(f"{name!r} is", qtype) for qtype in override.types]
+        if override.block_size:
+            raise RecipeError(
+                f"QOperator has no blocks, and {name!r} is to have them; use format 'qdq'."
+            )
+    for what, qtype in types:
+        if qtype not in (INT8, UINT8):
+            raise RecipeError(
+                f"QOperator holds int8 and uint8 only, and {what} to be {qtype}; "
+                "use format 'qdq' for other types."
+            )
+    if recipe.bias != "int32":
+        raise RecipeError(
+            "QOperator adds int32 biases at (input scale x weight scale) and has no place for bias "
+            f"{recipe.bias!r}; drop it, or use format 'qdq'."
+        )
+    if recipe.block_size:
+        raise RecipeError("QOperator has no blocks; drop block_size, or use format 'qdq'.")
+    for option in _PAIR_OPTIONS:
+        if getattr(recipe.emulate, option):
+            raise RecipeError(
+                f"emulate.{option} is about Q/DQ pairs, which QOperator does without; drop it, or "
+                "use format 'qdq'."
+            )

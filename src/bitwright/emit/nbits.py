@@ -19,12 +19,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.emit.experts import StoredExperts, to_experts
 from bitwright.emit.nbits_nodes import (
     Reader,
+    StoredExperts,
     read_matrix,
     readers_of,
     reason_against,
+    to_experts,
     to_lookup,
     to_nbits,
 )

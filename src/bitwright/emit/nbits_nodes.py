@@ -1,7 +1,11 @@
-"""Which nodes can read a weight in blocks, and how they become the n-bit operators."""
+"""Which nodes can read a weight in blocks, and how they become the n-bit operators.
+
+MatMulNBits and GatherBlockQuantized read one weight each, QMoE those of a mixture of experts.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +13,7 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import takes_blocks
 from bitwright.emit.quantized import convert_to_contrib
+from bitwright.errors import PlanError
 from bitwright.graph import NameScope, is_transposed_constant
 from bitwright.graph.constants import EXPERT_WEIGHTS, float_constant_of, input_at
 from bitwright.graph.editing import (
@@ -17,13 +22,16 @@ from bitwright.graph.editing import (
     insert_before,
     insert_behind_value,
 )
+from bitwright.numerics.blocks import BlockFormat
 from bitwright.numerics.nbits import NBitsForm
 
 __all__ = [
     "Reader",
+    "StoredExperts",
     "read_matrix",
     "readers_of",
     "reason_against",
+    "to_experts",
     "to_lookup",
     "to_nbits",
 ]
@@ -154,3 +162,55 @@ def _as_vector(bias: ir.Value, columns: int, node: ir.Node, names: NameScope) ->
         return bias
     vector = np.broadcast_to(array.reshape(-1), (columns,)).copy()
     return add_initializer(graph_of(node.outputs[0]), names, f"{bias.name}_vector", vector)
+
+
+class StoredExperts(NamedTuple):
+    """One weight of all experts, as QMoE reads it."""
+
+    codes: ir.Value
+    scales: ir.Value
+    zero_points: ir.Value | None
+    format: BlockFormat
+
+
+def to_experts(
+    node: ir.Node, stored: Mapping[int, StoredExperts], names: NameScope, *, accuracy_level: int
+) -> None:
+    """Turn a MoE of com.microsoft into QMoE, given its weights by the inputs where it has them."""
+    places = [place for place in EXPERT_WEIGHTS if input_at(node, place) is not None]
+    floats = [place for place in places if place not in stored]
+    if floats:
+        values = [value.name for place in floats if (value := input_at(node, place)) is not None]
+        raise PlanError(f"{node.name!r} reads all of its weights in blocks or none; add {values}.")
+    formats = {(part.format.bits, part.format.block_size) for part in stored.values()}
+    if len(formats) > 1:
+        raise PlanError(f"the weights of {node.name!r} need the same bits and block size.")
+    inputs: list[ir.Value | None] = [*node.inputs[:2]]
+    for place in EXPERT_WEIGHTS:
+        part = stored.get(place)
+        inputs += [part.codes, part.scales] if part else [None, None]
+        inputs.append(input_at(node, place + 1))  # its bias
+    inputs += [part.zero_points if (part := stored.get(p)) else None for p in EXPERT_WEIGHTS]
+    if not node.attributes.get_int("normalize_routing_weights", 0):
+        inputs.append(_router_weights(node, names))
+    while inputs[-1] is None:
+        inputs.pop()
+    bits, block_size = formats.pop()
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+    attributes["expert_weight_bits"] = bits
+    attributes |= {} if block_size == -1 else {"block_size": block_size}
+    # An operator before ONNX Runtime 1.31 does not have it.
+    attributes |= {"accuracy_level": 4} if accuracy_level == 4 else {}
+    convert_to_contrib(node, "QMoE", inputs, attributes)
+
+
+def _router_weights(node: ir.Node, names: NameScope) -> ir.Value:
+    """Return what the outputs of experts are weighed with where a MoE does not normalize it.
+
+    QMoE on CPUs always normalizes over the experts that are chosen, unless it is given weights.
+    """
+    router = node.inputs[1]
+    assert router is not None
+    name = names.fresh(f"{node.name}_router_weights")
+    output = ir.Value(name=names.fresh(f"{router.name}_weights"), type=router.type)
+    return insert_before(node, "Softmax", [router], output, name, {"axis": -1})

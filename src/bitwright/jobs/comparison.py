@@ -14,7 +14,7 @@ from bitwright.assess import Comparison, PairRun, compare_models, open_units
 from bitwright.assess.coverage import find_coverage
 from bitwright.data import Sample, Samples, Transform, read_sample
 from bitwright.data.references import SampleReferences
-from bitwright.decide.ranges.saturation import saturation_points
+from bitwright.decide.ranges.known import saturation_points
 from bitwright.errors import BitwrightError, DataError
 from bitwright.jobs.calibration import GIVE_DATA, Calibration, DataOptions
 from bitwright.jobs.opening import open_model

@@ -28,7 +28,7 @@ from bitwright.assess.report.verdict import judge
 from bitwright.assess.report.views import Views
 from bitwright.assess.verdict import Verdict
 from bitwright.data import RandomData, Sample, TextData, Transform, paths_of
-from bitwright.decide.ranges.saturation import saturation_points
+from bitwright.decide.ranges.known import saturation_points
 from bitwright.errors import DataError, OutputError, PlanError
 from bitwright.graph.constants import float_constant_of
 from bitwright.jobs.comparison import Measuring, compare_with, open_float_side, recipe_of

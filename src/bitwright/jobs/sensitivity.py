@@ -26,7 +26,7 @@ from bitwright.assess.outputs import TotalError
 from bitwright.assess.sensitivity.fallback import Fallback, fall_back
 from bitwright.assess.sensitivity.variants import Key, Kind, Variants
 from bitwright.data import Sample
-from bitwright.decide.ranges.saturation import saturation_points
+from bitwright.decide.ranges.known import saturation_points
 from bitwright.decide.validation import check_plan
 from bitwright.errors import PlanError
 from bitwright.jobs.calibration import Calibration, keep_data, take_samples

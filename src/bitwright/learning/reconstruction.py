@@ -12,8 +12,8 @@ from typing import Protocol
 
 import torch
 
-from bitwright.learning.adam import Adam
 from bitwright.learning.layer_error import LayerError
+from bitwright.learning.optimizers import Adam
 from bitwright.learning.reports import SegmentReport
 from bitwright.learning.segment_target import SegmentTarget, Tensors, distance_between, mix
 from bitwright.recipe import AdaRound, FineTuning, LearningDetails

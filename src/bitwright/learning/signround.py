@@ -19,8 +19,8 @@ import numpy.typing as npt
 import torch
 
 from bitwright.learning.fake_quantize import RoundHalfToEven
+from bitwright.learning.optimizers import SignDescent
 from bitwright.learning.reconstruction import Learner, Optimizer
-from bitwright.learning.sign_descent import SignDescent
 from bitwright.numerics.arrays import arrays_on
 from bitwright.numerics.blocks import BlockScales, QuantizedBlocks, collect, usable_scales
 from bitwright.recipe import SignRound

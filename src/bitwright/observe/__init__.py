@@ -1,6 +1,5 @@
 """Observe a model's tensors: one streaming pass over the data, in constant memory."""
 
-from bitwright.observe.kept import KeptObservations
 from bitwright.observe.observer import (
     MEMORY_BUDGET,
     Detail,
@@ -10,7 +9,7 @@ from bitwright.observe.observer import (
     observe,
 )
 from bitwright.observe.sketch import TensorSketch
-from bitwright.observe.store import load_sketches, save_sketches
+from bitwright.observe.store import KeptObservations, load_sketches, save_sketches
 from bitwright.support.engines import LOCAL, Engine, LocalEngine, RayEngine, open_engine
 
 __all__ = [

@@ -1,7 +1,11 @@
-"""Sketches on disk: one safetensors file, sparse, tied to the model it was observed on."""
+"""Sketches on disk, sparse: one safetensors file tied to its model, and parts of observations.
+
+Parts survive the process that asked for them, so that it can go on from there.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,11 +17,12 @@ import numpy.typing as npt
 
 from bitwright.errors import DataError
 from bitwright.observe import kernels
+from bitwright.observe.observer import Observation
 from bitwright.observe.sketch import SketchState, TensorSketch
 from bitwright.support.files import check_regular_file, write_file
-from bitwright.support.store import read_part, to_bytes
+from bitwright.support.store import PartStore, read_part, to_bytes
 
-__all__ = ["from_arrays", "load_sketches", "save_sketches", "to_arrays"]
+__all__ = ["KeptObservations", "from_arrays", "load_sketches", "save_sketches", "to_arrays"]
 
 _FORMAT = "bitwright-sketches"
 _VERSION = "3"
@@ -155,3 +160,47 @@ def _state(stored: Mapping[str, Any], index: int, entry: _Entry) -> SketchState:
     if entry.low is None:
         scalars |= {"low": np.inf, "high": -np.inf}
     return SketchState(**scalars, **arrays)
+
+
+class KeptObservations(PartStore):
+    """A folder with what was observed of parts of the samples, each as soon as it was merged.
+
+    `identity` says which model, tensors and data they are of: parts of others lie beside them.
+
+    >>> import tempfile
+    >>> from bitwright.observe import TensorSketch
+    >>> kept = KeptObservations(tempfile.mkdtemp(), "model A, data B")
+    >>> kept.put(3, Observation(sketches={"x": TensorSketch.of([1.0, 2.0])}, samples=8))
+    >>> 3 in kept, 4 in kept, kept.get(3).samples
+    (True, False, 8)
+    """
+
+    remedy = "is damaged; delete its folder to observe again."
+
+    def __init__(self, folder: str | Path, identity: str) -> None:
+        job = hashlib.sha256(identity.encode()).hexdigest()
+        super().__init__(Path(folder) / f"observations-{job[:16]}", job=job)
+
+    def put(self, number: int, part: Observation) -> None:
+        """Keep a part: all of it, or nothing."""
+        arrays, notes = to_arrays(part.sketches)
+        arrays["samples"] = np.array([part.samples])
+        for index, sketch in enumerate(part.sketches.values()):
+            if sketch._sum is not None:  # as exact as it is: two float64 for each channel
+                arrays[f"{index}.sum"], arrays[f"{index}.rest"] = sketch._sum, sketch._rest
+        notes["shapes"] = msgspec.json.encode(part.shapes).decode()
+        self.write(str(number), arrays, notes)
+
+    def get(self, number: int) -> Observation:
+        """Return a part."""
+        arrays, notes = self.read(str(number))
+        try:
+            sketches = from_arrays(arrays, notes)
+            shapes = msgspec.json.decode(notes["shapes"], type=dict[str, tuple[int, ...]])
+            samples = int(arrays["samples"][0])
+        except (msgspec.MsgspecError, KeyError, ValueError) as error:
+            raise self.damaged(str(number)) from error
+        for index, sketch in enumerate(sketches.values()):
+            if f"{index}.sum" in arrays:
+                sketch._sum, sketch._rest = arrays[f"{index}.sum"], arrays[f"{index}.rest"]
+        return Observation(sketches=sketches, samples=samples, shapes=shapes)

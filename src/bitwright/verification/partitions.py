@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 
 import onnx_ir as ir
 
-from bitwright.decide.ops.multiply_adds import multiply_adds
+from bitwright.decide.ops.product_sizes import multiply_adds
 from bitwright.graph.quantized_ops import is_integer_op
 from bitwright.graph.quantizers import name_of
 from bitwright.verification.findings import Finding

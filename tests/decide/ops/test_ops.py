@@ -101,7 +101,7 @@ LISTS = {
     "compat/onnxruntime/nbits_configs.py": (1, "an option of the peer"),
     "assess/judge/kinds.py": (1, "what makes an output an embedding"),
     "assess/judge/output_parts.py": (2, "how far the parts of an output are followed"),
-    "decide/ops/multiply_adds.py": (1, "the runtime's integer kernels"),
+    "decide/ops/product_sizes.py": (1, "the runtime's integer kernels"),
     "compat/onnxruntime/quantize.py": (1, "what the peer adds to a model"),
     "compat/quark/algorithms.py": (1, "an option of the peer"),
     "compat/vai_q_onnx/options.py": (1, "what the vendor's tool does"),

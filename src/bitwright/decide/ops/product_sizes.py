@@ -1,22 +1,24 @@
-"""Products that gain nothing from integers, by their sizes: a target's rules about them.
+"""The sizes of products: how many multiply-adds they take, and which gain nothing from integers.
 
-Read twice: by the planner, which leaves such products float, and by `verify`, which finds those
-that are quantized all the same.
+A target's rules about the latter are read twice: by the planner, which leaves such products float,
+and by `verify`, which finds those that are quantized all the same.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import onnx_ir as ir
 
+from bitwright.decide.ops import LINEAR_OPS
 from bitwright.graph import reach
-from bitwright.graph.constants import is_constant
-from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
+from bitwright.graph.constants import input_at, is_constant
+from bitwright.graph.quantized_ops import DEQUANTIZERS, INTEGER_OPS, QUANTIZERS
 from bitwright.recipe.sizes import AttentionSizes, ConvolutionSizes, SizeRule, SmallProducts
 
-__all__ = ["attention_part", "is_first", "why_too_small"]
+__all__ = ["attention_part", "is_first", "is_product", "multiply_adds", "why_too_small"]
 
 Shape = Sequence[int | None] | None
 
@@ -82,9 +84,7 @@ def _of_convolution(
     if len(known) != len(weight):
         return None
     outputs, inputs, *kernel = known
-    volume = 1
-    for size in kernel:
-        volume *= size
+    volume = math.prod(kernel)
     if rule.kernel_volume and volume > rule.kernel_volume:
         return f"a kernel of {volume} values", f"at most {rule.kernel_volume}, or float"
     if min(outputs, inputs) >= rule.channels:
@@ -176,3 +176,76 @@ def _behind(node: ir.Node) -> Iterable[ir.Node]:
 
 def _below(size: int | None, least: int) -> bool:
     return size is not None and size < least
+
+
+_ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention"})
+_RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+_PRODUCTS = frozenset(LINEAR_OPS) | _ATTENTION | _RECURRENT
+
+
+def is_product(node: ir.Node) -> bool:
+    """Return whether a node multiplies and adds up, as a float operator, an integer one or fused.
+
+    >>> is_product(ir.node("QLinearConv", [ir.val("x")]))
+    True
+    """
+    return _computed_op(node) in _PRODUCTS
+
+
+def multiply_adds(node: ir.Node, *, open_size: int | None = None) -> int | None:
+    """Return how many products a node adds up, 0 for another operator; None: a shape is not known.
+
+    Open sizes count as `open_size`, where one is given.
+
+    >>> multiply_adds(ir.node("Relu", [ir.val("x")]))
+    0
+    """
+    if not is_product(node):
+        return 0
+    op = _computed_op(node)
+    source, result = _shape(input_at(node, 0), open_size), _shape(node.outputs[0], open_size)
+    row = INTEGER_OPS.get(node.op_type)
+    place = 1 if row is None or row.weight is None else row.weight[0]
+    weight = _shape(input_at(node, place), open_size)
+    if source is None or result is None:
+        return None
+    if op in _ATTENTION:
+        return _attention(op, source, weight)
+    if op in _RECURRENT:
+        again = _shape(input_at(node, 2), open_size)
+        if weight is None or again is None:
+            return None
+        return math.prod(source[:2]) * (math.prod(weight) + math.prod(again))
+    if op == "ConvTranspose":
+        return None if weight is None else math.prod(source) * math.prod(weight[1:])
+    if op == "Conv":
+        return None if weight is None else math.prod(result) * math.prod(weight[1:])
+    transposed = node.attributes.get("transA")
+    is_transposed = transposed is not None and bool(transposed.value) and len(source) > 1
+    return math.prod(result) * source[-2 if is_transposed else -1]
+
+
+def _attention(op: str, source: list[int], weight: list[int] | None) -> int | None:
+    """Count the scores and what they weigh; com.microsoft's Attention also projects its input."""
+    if len(source) != 3 or weight is None:
+        return None
+    batch, length, width = source
+    if op == "Attention" and len(weight) == 2:
+        return batch * length * (width * weight[1] + 2 * length * (weight[1] // 3))
+    return 2 * batch * length * weight[-2] * width if len(weight) == 3 else None
+
+
+def _shape(value: ir.Value | None, open_size: int | None = None) -> list[int] | None:
+    if value is None or value.shape is None:
+        return None
+    given = [size if isinstance(size, int) else open_size for size in value.shape]
+    sizes = [size for size in given if size is not None]
+    return sizes if len(sizes) == len(value.shape) else None
+
+
+def _computed_op(node: ir.Node) -> str:
+    """Return the float operator whose work a node does, also one that is fused with more."""
+    row = INTEGER_OPS.get(node.op_type)
+    op = node.op_type if row is None else row.computes
+    op = op.removeprefix("Nhwc").removeprefix("Fused").removeprefix("Transpose")
+    return op.removesuffix("Activation")

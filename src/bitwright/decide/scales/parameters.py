@@ -10,10 +10,14 @@ import numpy.typing as npt
 
 from bitwright.decide.layout.entries import Entry, Layout
 from bitwright.decide.ops import bounds_of
-from bitwright.decide.ranges.known import fit_known_range, known_range
+from bitwright.decide.ranges.known import (
+    cut_saturated,
+    fit_known_range,
+    known_range,
+    saturation_points,
+)
 from bitwright.decide.ranges.methods import choose_range, sketch_std, weight_range
 from bitwright.decide.ranges.power_of_two import position_grid
-from bitwright.decide.ranges.saturation import cut_saturated, saturation_points
 from bitwright.errors import ModelError, RecipeError
 from bitwright.graph.constants import constant_of
 from bitwright.numerics.broadcasting import along_axis

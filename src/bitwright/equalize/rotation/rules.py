@@ -8,21 +8,25 @@ that reads or makes the tensor has R multiplied into its constant. What does nei
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
-from bitwright.equalize.rotation.arithmetic import (
-    add,
-    divide,
-    multiply,
-    take_length,
-    take_power,
-    take_sum,
-)
 from bitwright.equalize.rotation.movement import MOVES, cut_by_split, join, pass_on
-from bitwright.equalize.rotation.norms import LOOKS, normalize, normalize_sum
-from bitwright.equalize.rotation.operands import ATTENTIONS, Refused, Span, describe
-from bitwright.equalize.rotation.products import attend, multiply_matrix
-from bitwright.equalize.rotation.tracing import Rule, Slot, Tracing
+from bitwright.equalize.rotation.norms import LOOKS, fold_gains, normalize, normalize_sum
+from bitwright.equalize.rotation.operands import (
+    ATTENTIONS,
+    Refused,
+    Span,
+    constant_behind,
+    describe,
+    find_values,
+    head_of_attention,
+    is_uniform,
+    matrix_axes,
+    width_of,
+)
+from bitwright.equalize.rotation.tracing import Rule, Slot, Tracing, expect
+from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import graph_of
 
 __all__ = ["RULES", "trace"]
@@ -76,6 +80,151 @@ def _follow(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
 
 def _look(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
     """An operator that sees the shape only."""
+
+
+def multiply_matrix(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
+    """A product: its constant undoes the rotation of what it reads, or rotates its result."""
+    axes = matrix_axes(node)
+    if axes is not None and not slot.is_output and slot.place == 0:
+        tracing.reads += 1
+        tracing.edit(node, 1, axes[0], span)
+    elif axes is not None and slot.is_output:
+        tracing.writes += 1
+        tracing.edit(node, 1, axes[1], span)
+        if input_at(node, 2) is not None:
+            tracing.link_summand(node, 2, span)
+    elif axes is not None and slot.place == 2:
+        tracing.visit(node.outputs[0], span)
+    elif node.op_type == "MatMul" and constant_behind(input_at(node, 1)) is None:
+        # What attention does with values: each result is a sum of whole vectors.
+        expect(node, slot, inputs=(1,))
+        values = node.inputs[1]
+        if values is None or values.shape is None or len(values.shape) < 2:
+            raise Refused(f"{describe(node)} multiplies a tensor of unknown shape")
+        tracing.link_input(node, 1, span)
+        tracing.visit(node.outputs[0], span)
+    else:
+        raise Refused(f"{describe(node)} has no constant matrix behind what is rotated")
+
+
+def attend(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
+    """An operator for attention: what it makes of rotated values is rotated, and its cache, too."""
+    facts = ATTENTIONS[node.domain, node.op_type]
+    index, values = find_values(node, facts)
+    if head_of_attention(node) != tracing.block:
+        raise Refused(f"{describe(node)} has heads of another size")
+    expect(node, slot, inputs=(index, facts.past), outputs=(0, facts.present))
+    if slot == Slot(index) and span != values:
+        raise Refused(f"{describe(node)} reads more than values of it")
+    # The runtime stores a cache of 8 bits by scales of its own.
+    if node.op_type == "GroupQueryAttention" and any(v is not None for v in node.inputs[12:]):
+        raise Refused(f"{describe(node)} quantizes its cache")
+    tracing.link_input(node, index, values)
+    if facts.bias is not None and input_at(node, facts.bias) is not None:
+        bias = input_at(node, facts.bias)
+        width = width_of(bias)
+        if width is None or constant_behind(bias) is None or values.stop == tracing.block:
+            raise Refused(f"{describe(node)} has a bias that is no constant for all heads")
+        tracing.edit(node, facts.bias, -1, Span(width - values.stop, width))
+    past = input_at(node, facts.past)
+    if past is not None:
+        tracing.visit(past, Span(0, width_of(past) or tracing.block))  # often it has a name only
+    tracing.visit(node.outputs[0], tracing.whole(node.outputs[0]))
+    if len(node.outputs) > facts.present:
+        present = node.outputs[facts.present]
+        tracing.visit(present, tracing.whole(present))
+        tracing.note_cache(past, present)
+
+
+def add(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
+    """A sum or a difference."""
+    for index in (0, 1):
+        tracing.link_summand(node, index, span)
+    tracing.visit(node.outputs[0], span)
+
+
+def multiply(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
+    """A product with a number for each vector, with gains, or of a tensor with itself."""
+    left, right = node.inputs[0], node.inputs[1]
+    if left is right and not slot.is_output:
+        _square(tracing, node, slot, span)
+        return
+    width = width_of(node.outputs[0])
+    factors = [index for index in (0, 1) if _is_number_per_vector(node.inputs[index])]
+    if not factors:
+        factors = [i for i in (0, 1) if constant_behind(node.inputs[i]) is not None]
+        if len(factors) != 1 or width is None:
+            raise Refused(f"{describe(node)} multiplies it with another tensor")
+        fold_gains(tracing, node, factors[0], None, span)
+    carrier = 1 - factors[0]
+    if width is None or width_of(node.inputs[carrier]) != width:
+        raise Refused(f"{describe(node)} multiplies it with another tensor")
+    tracing.link_input(node, carrier, span)
+    tracing.visit(node.outputs[0], span)
+
+
+def divide(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
+    """A division by a number for each vector."""
+    expect(node, slot, inputs=(0,))
+    if not _is_number_per_vector(node.inputs[1]):
+        raise Refused(f"{describe(node)} divides it by another tensor")
+    width = width_of(node.outputs[0])
+    if width is None or width_of(node.inputs[0]) != width:
+        raise Refused(f"{describe(node)} divides a tensor of another width")
+    tracing.link_input(node, 0, span)
+    tracing.visit(node.outputs[0], span)
+
+
+def _is_number_per_vector(value: ir.Value | None) -> bool:
+    """Return whether all channels of a vector meet the same factor."""
+    return width_of(value) == 1 or is_uniform(value)
+
+
+def take_power(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
+    """A power, which must be a square."""
+    expect(node, slot, inputs=(0,), outputs=())
+    exponent = constant_of(node.inputs[1])
+    if exponent is None or exponent.size != 1 or float(exponent.ravel()[0]) != 2:
+        raise Refused(f"{describe(node)} is no square")
+    _square(tracing, node, slot, span)
+
+
+def _square(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
+    """Squares, of which only sums over the last axis are the same for a rotated vector."""
+    squares = node.outputs[0]
+    sums = [use.node for use in squares.uses()]
+    known = all(n.op_type in _SUMS and not n.domain and _sums_last_axis(n) for n in sums)
+    if not known or squares.is_graph_output():
+        raise Refused(f"{describe(node)} squares its elements")
+
+
+_SUMS = ("ReduceMean", "ReduceSum")
+
+
+def take_length(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
+    """The length of each vector, which R keeps."""
+    expect(node, slot, inputs=(0,), outputs=())
+    if not _sums_last_axis(node):
+        raise Refused(f"{describe(node)} sums over other axes, too")
+
+
+def take_sum(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
+    """The sum or mean of each vector, which R can be made to keep."""
+    expect(node, slot, inputs=(0,), outputs=())
+    if not _sums_last_axis(node) or span != tracing.whole(node.inputs[0]):
+        raise Refused(f"{describe(node)} sums over other axes")
+    tracing.keep_mean = True
+
+
+def _sums_last_axis(node: ir.Node) -> bool:
+    source, given = node.inputs[0], input_at(node, 1)
+    if source is None or source.shape is None:
+        return False
+    axes = constant_of(given) if given is not None else node.attributes.get_ints("axes", None)
+    if axes is None:
+        return False
+    rank = len(source.shape)
+    return [int(axis) % rank for axis in np.ravel(np.asarray(axes))] == [rank - 1]
 
 
 RULES: dict[tuple[str, str], Rule] = {

@@ -15,10 +15,8 @@ from bitwright.prepare.simulation.activations import (
     round_leaky_slopes,
     scale_hard_sigmoids,
 )
-from bitwright.prepare.simulation.bfloat16 import STEP
-from bitwright.prepare.simulation.instance_norm import simulate_instance_norm
+from bitwright.prepare.simulation.bfloat16 import STEP, simulate_instance_norm, simulate_softmax
 from bitwright.prepare.simulation.pools import scale_average_pools, scale_means
-from bitwright.prepare.simulation.softmax import simulate_softmax
 from bitwright.recipe import Simulation, SimulationSwitches
 
 __all__ = ["simulate_npu", "simulation_steps"]

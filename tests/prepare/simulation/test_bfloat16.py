@@ -9,8 +9,7 @@ from support.models import build, node, normal, run
 from support.rewriting import checked, op_types, rewrite
 
 from bitwright.prepare.simulation import simulation_steps
-from bitwright.prepare.simulation.instance_norm import simulate_instance_norm
-from bitwright.prepare.simulation.softmax import simulate_softmax
+from bitwright.prepare.simulation.bfloat16 import simulate_instance_norm, simulate_softmax
 
 BF16 = ml_dtypes.bfloat16
 

@@ -1,21 +1,25 @@
-"""Results whose integers nothing multiplies: to quantize them would only add rounding.
+"""What becomes of results: which integers nothing multiplies, and which values leave the model.
 
-Arithmetic on integers pays where it ends in a product or another node that is quantized for its
-own sake. The sums along the residual path of a transformer do not: normalizations read them, in
-float, and every sum rounds again what all layers before it have added up. A product whose result
-only float nodes read need not round it either: its integer kernel writes floats as well.
+To quantize what nothing multiplies would only add rounding. Arithmetic on integers pays where it
+ends in a product or another node that is quantized for its own sake. The sums along the residual
+path of a transformer do not: normalizations read them, in float, and every sum rounds again what
+all layers before it have added up. A product whose result only float nodes read need not round it
+either: its integer kernel writes floats as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+
+import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Layout
-from bitwright.decide.ops import OpRule, rule_of
+from bitwright.decide.ops import OPERATORS, OpRule, rule_of
 from bitwright.graph import reach
+from bitwright.graph.constants import is_constant
 from bitwright.plan import NodePlan
 
-__all__ = ["find_unread_nodes"]
+__all__ = ["find_unread_nodes", "leaves_model", "mark_results"]
 
 
 def find_unread_nodes(layout: Layout, *, wanted: frozenset[str] = frozenset()) -> frozenset[str]:
@@ -81,3 +85,42 @@ def _follows(rule: OpRule) -> bool:
 def _computes(plan: NodePlan) -> bool:
     """Whether a node that follows its inputs rounds anew, and does not just move values."""
     return rule_of(plan.op).needs_all_inputs_quantized
+
+
+def mark_results(layout: Layout, nodes: Iterable[ir.Node]) -> None:
+    """Mark the entries that nodes write as integers, and whose values leave the model.
+
+    What a range method clips inside a model costs a little in what is computed from it. Of the
+    scores that leave the model the largest are the answer, and all that are clipped become the
+    same: so nothing of their range is clipped.
+    """
+    for node in nodes:
+        plan = layout.nodes[node.name or ""]
+        for value, key in zip(node.outputs, plan.outputs, strict=True):
+            if key is not None and leaves_model(value):
+                layout.entries[layout.root(key)].leaves_model = True
+
+
+def leaves_model(value: ir.Value) -> bool:
+    """Return whether an output of the model is a function of this tensor alone, without weights.
+
+    >>> x, y, z = (ir.val(name, ir.DataType.FLOAT, [1, 4]) for name in "xyz")
+    >>> nodes = [ir.node("Flatten", [x], outputs=[y]), ir.node("Softmax", [y], outputs=[z])]
+    >>> graph = ir.Graph([x], [z], nodes=nodes, opset_imports={"": 21})
+    >>> leaves_model(x)
+    True
+    """
+    return any(known.is_graph_output() for known in reach([value], _made_of_it_alone))
+
+
+def _made_of_it_alone(value: ir.Value) -> Iterator[ir.Value]:
+    return (out for use in value.uses() if _passes(use.node) for out in use.node.outputs)
+
+
+def _passes(node: ir.Node) -> bool:
+    """Return whether a node moves values, or computes from one tensor and no weights."""
+    rule = OPERATORS.get(node.op_type)
+    if node.domain or rule is None or rule.linear or rule.normalizes or rule.weights:
+        return False
+    computed = {value for value in node.inputs if value is not None and not is_constant(value)}
+    return rule.moves or len(computed) == 1
