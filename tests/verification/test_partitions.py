@@ -6,7 +6,6 @@ import pytest
 from support.models import build, node, normal
 
 from bitwright.graph import infer_shapes
-from bitwright.graph.quantizers import Quantizers
 from bitwright.verification.findings import Finding
 from bitwright.verification.partitions import find_residence
 from bitwright.verification.view import TargetView
@@ -28,7 +27,7 @@ def view():
     ]
     model = ir.from_proto(build(nodes, {"x": ["batch", 4]}, {"y": ["batch", 2]}, constants))
     infer_shapes(model)
-    return TargetView(Quantizers(model))
+    return TargetView(model)
 
 
 def finding(name, consequence):

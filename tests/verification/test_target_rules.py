@@ -4,7 +4,6 @@ is named by rule, node, what was found, what is allowed, consequence and fix, th
 import pytest
 from support.rule_models import MAKERS, make_models
 
-from bitwright.graph.quantizers import Quantizers
 from bitwright.targets import TARGETS, find_target
 from bitwright.verification.rules import KINDS, read_rules
 from bitwright.verification.view import TargetView
@@ -22,7 +21,7 @@ def every_rule():
 
 
 def findings(model, rule):
-    return list(rule.find("a_rule", TargetView(Quantizers(model))))
+    return list(rule.find("a_rule", TargetView(model)))
 
 
 @pytest.mark.parametrize("rule", every_rule())

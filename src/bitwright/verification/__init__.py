@@ -10,12 +10,11 @@ import onnx_ir as ir
 
 from bitwright.errors import TargetError, did_you_mean
 from bitwright.graph import infer_shapes
-from bitwright.graph.quantizers import Quantizers
 from bitwright.targets import CPU, NPU_CNN, Target, find_target
 from bitwright.targets.host import detect_cpu, on_host
 from bitwright.targets.terms import Consequence
 from bitwright.verification.arithmetic import check_accumulators, check_saturation
-from bitwright.verification.findings import Finding, Verification
+from bitwright.verification.findings import Finding, Residence, Verification
 from bitwright.verification.form import (
     check_domains,
     check_form,
@@ -38,7 +37,6 @@ from bitwright.verification.parameters import (
     check_zero_points,
 )
 from bitwright.verification.partitions import find_residence
-from bitwright.verification.residence import Residence
 from bitwright.verification.rules import read_rules
 from bitwright.verification.view import TargetView
 
@@ -53,7 +51,7 @@ class Check:
 
     consequences: Mapping[str, Consequence]
     """Rule -> what becomes of a model that breaks it."""
-    find: Callable[[Quantizers], Iterable[Finding]]
+    find: Callable[[TargetView], Iterable[Finding]]
     concerns: Callable[[Target], bool] = lambda target: True
     """Whether it is about this target."""
     cpus: tuple[str, ...] = ()
@@ -76,8 +74,8 @@ CHECKS = (
         lambda target: _wants_quantized(target, pairs=False),
     ),
     Check({"quantized": "float"}, check_pairs, lambda target: _wants_quantized(target, pairs=True)),
-    Check({"domains": "refused"}, lambda quantizers: check_domains(quantizers.model)),
-    Check({"onnx": "refused"}, lambda quantizers: check_form(quantizers.model)),
+    Check({"domains": "refused"}, lambda view: check_domains(view.model)),
+    Check({"onnx": "refused"}, lambda view: check_form(view.model)),
     Check({"scale": "wrong"}, check_scales),
     Check({"zero_point": "wrong"}, check_zero_points),
     Check({"bias": "wrong"}, check_biases),
@@ -147,16 +145,15 @@ def verify_model(model: ir.Model, target: str = "cpu", cpu: str | None = None) -
             model.graph.sort()
         except ValueError:  # no order at all: nodes feed each other in a circle
             return Verification(target, ("order",), _with_consequences(findings))
-    quantizers = Quantizers(model)
+    view = TargetView(model)
     rules = ["order"]
     for check in CHECKS:
         of_this_cpu = not check.cpus or {*check.cpus} & {*hardware.cpus}
         if not (of_this_cpu and check.concerns(hardware)):
             continue
         if not (check.of_sound_models and any(found.level == "error" for found in findings)):
-            findings += check.find(quantizers)
+            findings += check.find(view)
             rules += check.consequences
-    view = TargetView(quantizers)
     if not any(finding.rule in _MALFORMED for finding in findings):
         infer_shapes(model)
     for name, rule in asked.items():

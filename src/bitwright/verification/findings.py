@@ -1,4 +1,4 @@
-"""Findings of a verification, as data, as JUnit XML and as a table."""
+"""Findings of a verification and what stays on the target, as data, JUnit XML and a table."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from xml.etree import ElementTree
 from bitwright.support.showing import html_tables
 from bitwright.support.wording import counted
 from bitwright.targets.terms import Consequence
-from bitwright.verification.residence import Residence
 
-__all__ = ["Finding", "FindingLevel", "Verification"]
+__all__ = ["Finding", "FindingLevel", "Residence", "Verification"]
 
 FindingLevel = Literal["error", "warning"]
 
@@ -45,6 +44,50 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.node or 'model'}: {self.rule}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Residence:
+    """What stays on a target, and in how many pieces.
+
+    >>> Residence(12, 11, 9, 2_000_000, 1_900_000, 1_800_000, 2).describe()
+    '11 of 12 ops on the target (95 % of multiply-adds) in 2 partitions, 9 of them quantized (90 %)'
+    """
+
+    ops: int
+    resident_ops: int
+    quantized_ops: int
+    """Of those on the target: computed on integers or other low-bit numbers."""
+    multiply_adds: int | None
+    """Of all products; None where a shape is not known."""
+    resident_multiply_adds: int | None
+    quantized_multiply_adds: int | None
+    partitions: int
+
+    @property
+    def share(self) -> float | None:
+        """The share of multiply-adds on the target."""
+        return _share(self.resident_multiply_adds, self.multiply_adds)
+
+    @property
+    def quantized_share(self) -> float | None:
+        """The share of multiply-adds on low-bit numbers."""
+        return _share(self.quantized_multiply_adds, self.multiply_adds)
+
+    def describe(self) -> str:
+        """Return it in words."""
+        pieces = f"{self.partitions} partition{'' if self.partitions == 1 else 's'}"
+        products = "" if self.share is None else f" ({100 * self.share:.0f} % of multiply-adds)"
+        quantized = "" if self.quantized_share is None else f" ({100 * self.quantized_share:.0f} %)"
+        return (
+            f"{self.resident_ops} of {self.ops} ops on the target{products} in {pieces}, "
+            f"{self.quantized_ops} of them quantized{quantized}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        numbers = {name: getattr(self, name) for name in self.__slots__}
+        return numbers | {"share": self.share, "quantized_share": self.quantized_share}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,3 +246,7 @@ class Verification:
         rows = [(f.node or "model", f.rule, f.level, f.message) for f in self.findings]
         holds = "" if rows else f"{counted(len(self.rules), 'rule')} of {self.target} hold."
         return html_tables([(f"Verified for {self.target}", columns, rows)], footnote=holds)
+
+
+def _share(part: int | None, whole: int | None) -> float | None:
+    return part / whole if whole and part is not None else None

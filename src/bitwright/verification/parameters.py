@@ -21,15 +21,14 @@ _SMALLEST_NORMAL = {ir.DataType.FLOAT: 2.0**-126, ir.DataType.FLOAT16: 2.0**-14}
 _BIASED = {op: OPERATORS[op].bias for op in LINEAR_OPS}
 
 
-def check_scales(quantizers: Quantizers) -> Iterable[Finding]:
+def check_scales(view: TargetView) -> Iterable[Finding]:
     """Find scales that no value survives.
 
     Negative ones of constants are none of them: kernels multiply by what is there, and a target
     that wants positive ones has a rule of its own. Those of activations are: ONNX Runtime leaves
     out a Relu by the zero point behind it, and OpenVINO clamps to an empty range.
     """
-    view = TargetView(quantizers)
-    for quantizer in quantizers.found.values():
+    for quantizer in view.found.values():
         if quantizer.scale is None:
             continue
         values = quantizer.scale.astype(np.float64).reshape(-1)

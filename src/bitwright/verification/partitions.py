@@ -9,8 +9,7 @@ import onnx_ir as ir
 from bitwright.decide.ops.product_sizes import multiply_adds
 from bitwright.graph.quantized_ops import is_integer_op
 from bitwright.graph.quantizers import name_of
-from bitwright.verification.findings import Finding
-from bitwright.verification.residence import Residence
+from bitwright.verification.findings import Finding, Residence
 from bitwright.verification.view import TargetView
 
 __all__ = ["count_partitions", "find_residence"]
@@ -54,8 +53,8 @@ def _reads_integers(view: TargetView, node: ir.Node) -> bool:
 def _steps(view: TargetView, gone: Container[str]) -> list[ir.Node]:
     """Return the operators, and the pairs that are none of the target's: others are wires."""
     nodes = view.model.graph.all_nodes()
-    pairs = view.quantizers.found
-    return [n for n in nodes if n.op_type != "Constant" and (n not in pairs or name_of(n) in gone)]
+    wires = {node for node in view.found if name_of(node) not in gone}
+    return [node for node in nodes if node.op_type != "Constant" and node not in wires]
 
 
 def _gone(view: TargetView, findings: Sequence[Finding]) -> set[str]:
@@ -64,7 +63,7 @@ def _gone(view: TargetView, findings: Sequence[Finding]) -> set[str]:
     leaving = [finding for finding in findings if finding.consequence == "leaves"]
     gone = {finding.node for finding in leaving}
     tensors = {finding.node for finding in leaving if finding.rule in _OF_TENSORS}
-    for node, quantizer in view.quantizers.found.items():
+    for node, quantizer in view.found.items():
         if name_of(node) in tensors:  # what cannot read it is the operator
             gone.add(view.owner(quantizer))
     waiting = [value for value in view.model.graph.inputs if value.name in gone]

@@ -40,12 +40,8 @@ class Breach:
     tensor: str = ""
 
 
-class TargetView:
+class TargetView(Quantizers):
     """The operators of a model and the quantizers around them."""
-
-    def __init__(self, quantizers: Quantizers) -> None:
-        self.quantizers = quantizers
-        self.model = quantizers.model
 
     @cached_property
     def nodes(self) -> list[ir.Node]:
@@ -76,7 +72,7 @@ class TargetView:
 
     def before(self, node: ir.Node) -> list[Quantizer | None]:
         """Return the dequantizer at each input of an operator."""
-        return [self.quantizers.quantizer_before(node, index) for index in range(len(node.inputs))]
+        return [self.quantizer_before(node, index) for index in range(len(node.inputs))]
 
     def activations(self, node: ir.Node) -> list[Quantizer]:
         """Return the dequantizers of what an operator reads and that is no weight or bias."""
@@ -91,7 +87,7 @@ class TargetView:
         """Return the quantizers of an operator's results."""
         uses = (use for value in node.outputs for use in value.uses())
         found = (use.node for use in uses if use.idx == 0 and use.node.op_type in QUANTIZERS)
-        return [self.quantizers.found[quantizer] for quantizer in found]
+        return [self.found[quantizer] for quantizer in found]
 
     def is_of_constant(self, quantizer: Quantizer) -> bool:
         """Whether what is quantized is a constant, of integers or of floats."""
@@ -118,7 +114,7 @@ class TargetView:
 
     def of_role(self, role: Role | None, ops: tuple[str, ...] = ()) -> Iterator[Quantizer]:
         """Return the quantizers of a role, those that some operators read where these are given."""
-        for quantizer in self.quantizers.found.values():
+        for quantizer in self.found.values():
             if self.role(quantizer) != role or _makes_scales(quantizer.node):
                 continue
             if not ops or any(one.op_type in ops for one in readers_of(quantizer.node)):

@@ -16,7 +16,6 @@ from bitwright.decide.scales.parameters import weight_plan
 from bitwright.errors import ModelError, TargetError
 from bitwright.graph.constants import constant_of
 from bitwright.graph.editing import add_initializer, remove_nodes
-from bitwright.graph.quantizers import Quantizers
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import ON_CPU
 from bitwright.jobs.modes import apply_to_model
@@ -122,8 +121,7 @@ def retarget_model(source: Any, name: str, *, format: Format | None = None) -> R
 
 def _wanted_byte(model: ir.Model, target: Target) -> Byte | None:
     """Return the 8-bit type that activations have to be moved to; None: they stay as they are."""
-    quantizers = Quantizers(model)
-    view = TargetView(quantizers)
+    view = TargetView(model)
     used = {q.stored_type for q in view.of_role("activation") if q.stored_type is not None}
     used |= {value.dtype for value in _integer_values(model) if value.dtype is not None}
     signed, unsigned = ir.DataType.INT8 in used, ir.DataType.UINT8 in used
@@ -146,8 +144,7 @@ def _integer_values(model: ir.Model) -> list[ir.Value]:
 
 
 def _float_biases(model: ir.Model) -> int:
-    quantizers = Quantizers(model)
-    view, names = TargetView(quantizers), graph.NameScope(model)
+    view, names = TargetView(model), graph.NameScope(model)
     gone = []
     for quantizer in view.of_role("bias"):
         node = quantizer.node

@@ -12,7 +12,7 @@ from bitwright.graph import NameScope
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import add_initializer, drop_if_unused, graph_of
 from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
-from bitwright.graph.quantizers import Quantizer, Quantizers, name_of
+from bitwright.graph.quantizers import Quantizer, name_of
 from bitwright.verification.view import TargetView, type_of
 
 __all__ = ["move_zero_points"]
@@ -28,11 +28,10 @@ def move_zero_points(model: ir.Model, to: Byte) -> int:
     A tensor whose integers something else than a dequantizer reads is refused: what it computes
     with them would change.
     """
-    quantizers = Quantizers(model)
-    view, names = TargetView(quantizers), NameScope(model)
+    view, names = TargetView(model), NameScope(model)
     other = "int8" if to == "uint8" else "uint8"
     moved = 0
-    for quantizer in list(quantizers.found.values()):
+    for quantizer in list(view.found.values()):
         if view.role(quantizer) != "activation" or type_of(quantizer) != other:
             continue
         node = quantizer.node

@@ -53,7 +53,7 @@ def _rescaled(rule: Agreement, view: TargetView, node: ir.Node) -> Breaches:
     """An operator moves values from one scale to another."""
     if any(view.attribute(node, name) != value for name, value in rule.attributes.items()):
         return
-    source = view.quantizers.quantizer_before(node, 0)
+    source = view.quantizer_before(node, 0)
     for behind in view.behind(node):
         if source is None or source.scale is None or behind.scale is None:
             continue
@@ -91,7 +91,7 @@ def _unsigned_weights(rule: Agreement, view: TargetView, node: ir.Node) -> Breac
 
 
 def _refused_pairs(rule: Agreement, view: TargetView, node: ir.Node) -> Breaches:
-    read = [view.quantizers.quantizer_before(node, index) for index in (0, 1)]
+    read = [view.quantizer_before(node, index) for index in (0, 1)]
     types = [None if one is None else type_of(one) for one in read]
     if types[0] in rule.activation and types[1] in rule.weight:
         yield f"{types[0]} x {types[1]}", "fewer bits on one side"

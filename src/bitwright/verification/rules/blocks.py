@@ -80,7 +80,7 @@ def _other_nested_scales(rule: Blocks, view: TargetView, quantizer: Quantizer) -
     """The scales of a weight in blocks are stored in another form."""
     value = input_at(quantizer.node, 1)
     maker = None if value is None else value.producer()
-    inner = None if maker is None else view.quantizers.found.get(maker)
+    inner = None if maker is None else view.found.get(maker)
     if inner is None:
         if rule.required:
             words = f"scales of {type_names(rule.scale_types)}, with one of their own"

@@ -144,7 +144,7 @@ def _count_from_the_front(rule: Operators, recipe: Recipe) -> Changes:
 
 def _matrices(rule: Operators, view: TargetView, node: ir.Node) -> Breaches:
     for index, value in _inputs(rule, node):
-        stored = view.quantizers.quantizer_before(node, index)
+        stored = view.quantizer_before(node, index)
         shape = value.shape if stored is None else (stored.node.inputs[0] or value).shape
         if shape is None:
             continue

@@ -96,7 +96,7 @@ def _quantize_all_sides(rule: Pairs, recipe: Recipe) -> Changes:
 
 def _unquantized(rule: Pairs, view: TargetView, node: ir.Node) -> Breaches:
     """An operator on floats has no pair, in a model that has some."""
-    if not view.quantizers.found:
+    if not view.found:
         return  # which is said once, for all of it
     computed = [value for value in node.inputs if value is not None and not is_constant(value)]
     if any(map(_is_float, computed)) and not any(view.before(node)) and not view.behind(node):

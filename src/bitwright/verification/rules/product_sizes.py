@@ -23,7 +23,7 @@ class ProductSizes(Rule, frozen=True, kw_only=True):
 
 def _better_float(rule: ProductSizes, view: TargetView, node: ir.Node) -> Breaches:
     types = () if isinstance(rule.sizes, SmallProducts) else rule.sizes.types
-    source = view.quantizers.quantizer_before(node, 0)
+    source = view.quantizer_before(node, 0)
     if source is None or (types and type_of(source) not in types):
         return
     read, weight = (_sizes(view, node, index) for index in (0, 1))
@@ -34,11 +34,11 @@ def _better_float(rule: ProductSizes, view: TargetView, node: ir.Node) -> Breach
 
 def _sizes(view: TargetView, node: ir.Node, index: int) -> list[int | None] | None:
     """Return the sizes of a factor; what a dequantizer gives has those of what it reads."""
-    value, stored = input_at(node, index), view.quantizers.quantizer_before(node, index)
+    value, stored = input_at(node, index), view.quantizer_before(node, index)
     if stored is not None and (value is None or value.shape is None):
         value = stored.node.inputs[0]
         maker = None if value is None else value.producer()
-        if value is not None and value.shape is None and maker in view.quantizers.found:
+        if value is not None and value.shape is None and maker in view.found:
             assert maker is not None
             value = maker.inputs[0]
     if value is None or value.shape is None:

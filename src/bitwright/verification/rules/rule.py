@@ -26,7 +26,7 @@ Changes = dict[str, Any]
 
 
 def _all_tensors(rule: Any, view: TargetView) -> Iterable[Quantizer]:
-    return view.quantizers.found.values()
+    return view.found.values()
 
 
 def _no_change(rule: Any, recipe: Recipe) -> Changes:

@@ -61,7 +61,7 @@ def _other_biases(rule: Scales, view: TargetView) -> Iterator[Breach]:
     for node in view.nodes:
         operator = OPERATORS.get(node.op_type)
         index = None if operator is None or operator.linear is None else operator.bias
-        bias = None if index is None else view.quantizers.quantizer_before(node, index)
+        bias = None if index is None else view.quantizer_before(node, index)
         if bias is None:
             continue
         if rule.form == "float":
@@ -81,7 +81,7 @@ def _other_biases(rule: Scales, view: TargetView) -> Iterator[Breach]:
 def _other_bias_scale(
     rule: Scales, view: TargetView, node: ir.Node, bias: Quantizer
 ) -> Iterator[Breach]:
-    source, weight = (view.quantizers.quantizer_before(node, place) for place in (0, 1))
+    source, weight = (view.quantizer_before(node, place) for place in (0, 1))
     if source is None or weight is None:
         return
     if source.scale is None or weight.scale is None or bias.scale is None:

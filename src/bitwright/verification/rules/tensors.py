@@ -48,7 +48,7 @@ class Tensors(Rule, frozen=True, kw_only=True):
 
 def _negative_scales(rule: Tensors, view: TargetView) -> Iterator[Breach]:
     allowed = "scales above zero"
-    for quantizer in view.quantizers.found.values():
+    for quantizer in view.found.values():
         if quantizer.scale is None or not view.is_of_constant(quantizer):
             continue
         if np.any(quantizer.scale < 0):
@@ -152,7 +152,7 @@ def _old_opset(rule: Tensors, view: TargetView) -> Iterator[Breach]:
     opset = view.model.opset_imports.get("", 1)
     if opset >= rule.opset:
         return
-    for quantizer in view.quantizers.found.values():
+    for quantizer in view.found.values():
         standard = quantizer.node.domain in ("", "ai.onnx")
         if standard and type_of(quantizer) in rule.types:
             found = f"{type_of(quantizer)} at opset {opset}"
@@ -165,7 +165,7 @@ def _foreign_opset(rule: Tensors, view: TargetView) -> Iterator[Breach]:
     opset = view.model.opset_imports.get("", 1)
     if rule.low <= opset <= rule.high:
         return
-    for quantizer in view.quantizers.found.values():
+    for quantizer in view.found.values():
         yield view.breach(quantizer, f"opset {opset}", f"{rule.low} to {rule.high}")
         return
 
