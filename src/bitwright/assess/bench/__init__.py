@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from bitwright import graph
-from bitwright.assess.bench.models import TimedModel, Timing
+from bitwright.assess.bench.models import TimedModel
 from bitwright.assess.bench.process import ModelProcess, run_interleaved
 from bitwright.assess.bench.profile import profile_models
 from bitwright.assess.bench.results import Benchmark, ModelBenchmark
-from bitwright.assess.bench.samples import check_shapes, samples_for, write_samples
-from bitwright.data import InputSpec, Sample, Transform
+from bitwright.assess.bench.samples import BenchRequest, check_shapes, write_samples
+from bitwright.data import Sample
 from bitwright.run.session import checked_providers
 from bitwright.support.progress import show_progress
 from bitwright.support.scratch import ScratchFolder
@@ -24,30 +23,6 @@ __all__ = ["BenchRequest", "bench_models"]
 _ROUNDS_SHOWN = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchRequest(Timing):
-    """How models are timed, and on which samples; None makes random ones."""
-
-    data: Any = None
-    limit: int | None = None
-    transform: Transform = None
-    shapes: Mapping[str, Sequence[int] | int] | None = None
-    batch: int | None = None
-    profile: bool = True
-    """Whether every node is timed, too."""
-
-    def open_samples(self, specs: Sequence[InputSpec]) -> tuple[list[Sample], str]:
-        """Return the samples for a model with these inputs, and their description."""
-        return samples_for(
-            specs,
-            data=self.data,
-            limit=self.limit,
-            transform=self.transform,
-            shapes=self.shapes,
-            batch=self.batch,
-        )
-
-
 def bench_models(models: Sequence[graph.ModelSource], request: BenchRequest) -> Benchmark:
     """Time models against each other, and say where their time goes."""
     request.check(models)
@@ -55,7 +30,9 @@ def bench_models(models: Sequence[graph.ModelSource], request: BenchRequest) -> 
     with ScratchFolder("bench") as scratch, contextlib.ExitStack() as stack:
         timed = [TimedModel(model, index, scratch.path) for index, model in enumerate(models)]
         processes = [
-            stack.enter_context(ModelProcess(m.name, m.path, threads=threads, providers=providers))
+            stack.enter_context(
+                ModelProcess.of_file(m.name, m.path, threads=threads, providers=providers)
+            )
             for m in timed
         ]
         check_shapes([process.inputs for process in processes], request.shapes or {})
@@ -96,9 +73,7 @@ def _load_samples(
         else:
             found, what = request.open_samples(process.inputs)
             samples.append(found)
-        place = folder / str(index)
-        place.mkdir()
-        process.load(write_samples(samples[-1], place))
+        process.call("load", files=write_samples(samples[-1], folder / str(index)))
     return samples, what
 
 

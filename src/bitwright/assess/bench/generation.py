@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from bitwright.assess.bench.generation_results import (
     ModelGeneration,
 )
 from bitwright.assess.bench.models import TimedModel, Timing
-from bitwright.assess.bench.process import FolderProcess, ModelProcess, run_interleaved
+from bitwright.assess.bench.process import ModelProcess, run_interleaved
 from bitwright.assess.bench.samples import check_shapes, write_samples
 from bitwright.data import fill_token_inputs, is_cache
 from bitwright.errors import MissingPackageError, ModelError, TargetError
@@ -74,6 +74,11 @@ class GenerationRequest(Timing):
             if value < 1:
                 raise TargetError(f"{name} must be at least 1, not {value}.")
 
+    @property
+    def length(self) -> int:
+        """Tokens of the prompt, the first answer and all that are generated behind it."""
+        return self.prompt_tokens + 1 + self.new_tokens
+
     def draw_tokens(self, vocabulary: int) -> list[int]:
         """Return the prompt, and tokens that follow it whatever the model says."""
         count = self.prompt_tokens + self.new_tokens
@@ -88,7 +93,7 @@ def bench_generation(
     folders = [_read_folder(model) for model in models]
     for folder in folders:
         if folder is not None:
-            folder.check_length(request.prompt_tokens + 1 + request.new_tokens)
+            folder.check_length(request.length)
     by_genai = all(folders) and find_spec("onnxruntime_genai") is not None
     if by_genai and (request.providers or request.shapes):
         raise TargetError(
@@ -143,14 +148,14 @@ class _Folder(NamedTuple):
 class _TimedDecoder:
     """A language model in its process, and the seconds of its runs."""
 
-    def __init__(self, name: str, size: int, process: Any) -> None:
+    def __init__(self, name: str, size: int, process: ModelProcess) -> None:
         self.name, self.size, self.process = name, size, process
         self.runs: list[tuple[float, float]] = []
 
     def burst(self, *, runs: int | None = None, seconds: float = 0.0) -> list[float]:
         """Generate `runs` times; return the seconds of each run."""
         assert runs is not None  # how many is known before
-        found = self.process.generate(runs)
+        found = [(prompt, rest) for prompt, rest in self.process.call("generate", runs=runs)]
         self.runs += found
         return [prompt + rest for prompt, rest in found]
 
@@ -159,9 +164,17 @@ def _open_folder(
     request: GenerationRequest, folder: _Folder, stack: contextlib.ExitStack
 ) -> _TimedDecoder:
     name = str(folder.path)
-    process = stack.enter_context(FolderProcess(name, folder.path, threads=request.threads))
-    tokens = request.draw_tokens(folder.vocabulary)[: request.prompt_tokens]
-    process.load_prompt(tokens, request.new_tokens, least_length=folder.window)
+    process = stack.enter_context(
+        ModelProcess(
+            name, "open_folder", folder=str(folder.path.absolute()), threads=request.threads
+        )
+    )
+    process.call(
+        "load_prompt",
+        tokens=request.draw_tokens(folder.vocabulary)[: request.prompt_tokens],
+        new_tokens=request.new_tokens,
+        cache_length=max(request.length, folder.window),
+    )
     files = [p for p in folder.path.iterdir() if p.is_file()]
     size = sum(p.stat().st_size for p in files)
     return _TimedDecoder(name, graph.file_size(folder.decoder) if folder.decoder else size, process)
@@ -184,7 +197,7 @@ def _open_model(
         source = folder.decoder
     model = TimedModel(source, index, scratch)
     process = stack.enter_context(
-        ModelProcess(
+        ModelProcess.of_file(
             model.name, model.path, threads=request.threads, providers=request.providers or ()
         )
     )
@@ -203,9 +216,8 @@ def _open_model(
             fill_token_inputs(part, process.inputs, done=done, shapes=shapes, config=config)
         )
         done += count
-    place = scratch / f"tokens{index}"
-    place.mkdir()
-    process.load_tokens(write_samples(samples, place), caches)
+    files = write_samples(samples, scratch / f"tokens{index}")
+    process.call("load_tokens", files=files, caches=caches)
     return _TimedDecoder(model.name if folder is None else str(folder.path), model.size, process)
 
 

@@ -7,8 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from bitwright.assess.notebook import data_frame, html_tables
-from bitwright.support.showing import Summarized
+from bitwright.support.showing import Summarized, data_frame, html_tables
 from bitwright.support.wording import counted
 
 __all__ = ["Engine", "GenerationBenchmark", "ModelGeneration", "Rate"]
@@ -159,14 +158,9 @@ class GenerationBenchmark(Summarized):
 
     def to_pandas(self) -> Any:
         """Return the figures as a table with a row for each model; needs pandas."""
-        rows = [
-            row
-            | {
-                name: row[name]["median"]
-                for name in ("prefill_tokens_per_second", "decode_tokens_per_second")
-            }
-            for row in map(self._row, range(len(self.models)))
-        ]
+        rates = ("prefill_tokens_per_second", "decode_tokens_per_second")
+        rows = self.to_dict()["models"]
+        rows = [row | {name: row[name]["median"] for name in rates} for row in rows]
         return data_frame(rows).set_index("model")
 
     def summary(self) -> str:

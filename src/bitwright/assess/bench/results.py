@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from bitwright.assess.bench.profile import NodeTime, Profile
-from bitwright.assess.notebook import data_frame, html_tables
-from bitwright.support.showing import Summarized
+from bitwright.support.showing import Summarized, data_frame, html_tables
 from bitwright.support.wording import counted
 
 __all__ = ["Benchmark", "ModelBenchmark", "SlowerNode"]
@@ -187,12 +186,9 @@ class Benchmark(Summarized):
 
     def to_pandas(self) -> Any:
         """Return the figures as a table with a row for each model; needs pandas."""
-        hidden = ("profile", "runs_in_float", "slower")
-        rows = [
-            {name: value for name, value in self._row(index).items() if name not in hidden}
-            for index in range(len(self.models))
-        ]
-        return data_frame(rows).set_index("model")
+        hidden = ["profile", "runs_in_float", "slower"]
+        table = data_frame(self.to_dict()["models"]).set_index("model")
+        return table.drop(columns=hidden, errors="ignore")
 
     def summary(self) -> str:
         """Return the time of a run of each model, in a line each."""

@@ -3,61 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bitwright.data import (
-    InputSpec,
-    RandomData,
-    Sample,
-    Samples,
-    Transform,
-    open_data,
-)
+from bitwright.assess.bench.models import Timing
+from bitwright.data import InputSpec, RandomData, Sample, Samples, Transform, open_data
 from bitwright.errors import DataError, did_you_mean
 
-__all__ = ["check_shapes", "samples_for", "write_samples"]
+__all__ = ["BenchRequest", "check_shapes", "write_samples"]
 
 _RANDOM_SAMPLES = 4
 _REAL_SAMPLES = 16
 
 
-def samples_for(
-    specs: Sequence[InputSpec],
-    *,
-    data: Any = None,
-    limit: int | None = None,
-    transform: Transform = None,
-    shapes: Mapping[str, Sequence[int] | int] | None = None,
-    batch: int | None = None,
-) -> tuple[list[Sample], str]:
-    """Return the samples for a model with these inputs, and their description.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchRequest(Timing):
+    """How models are timed, and on which samples; no data makes random ones."""
 
-    `batch` puts so many samples into one, along the leading dimension, which must be open.
+    data: Any = None
+    limit: int | None = None
+    transform: Transform = None
+    shapes: Mapping[str, Sequence[int] | int] | None = None
+    batch: int | None = None
+    """So many samples are put into one, along the leading dimension, which must be open."""
+    profile: bool = True
+    """Whether every node is timed, too."""
 
-    >>> spec = InputSpec("x", np.dtype("float32"), ("n", 3))
-    >>> samples, what = samples_for([spec], batch=8)
-    >>> samples[0]["x"].shape, what
-    ((8, 3), 'random data (seed 0)')
-    """
-    each = 1 if batch is None else batch
-    if each < 1:
-        raise DataError(f"a batch needs at least 1 sample, not {batch}.")
-    wanted = (limit or _REAL_SAMPLES) if data is not None else _RANDOM_SAMPLES
-    opened = _open(specs, data, wanted * each, transform, shapes)
-    stream = iter(opened)
-    if batch is None:
-        return list(stream), opened.description
-    batches: list[Sample] = []
-    while len(batches) < wanted and (group := list(islice(stream, each))):
-        # The last of the data starts again with the first, so that all batches are full.
-        while len(group) < each:
-            group += group[: each - len(group)]
-        batches.append(_stack(group, specs))
-    return batches, opened.description
+    def open_samples(self, specs: Sequence[InputSpec]) -> tuple[list[Sample], str]:
+        """Return the samples for a model with these inputs, and their description.
+
+        >>> spec = InputSpec("x", np.dtype("float32"), ("n", 3))
+        >>> samples, what = BenchRequest(batch=8).open_samples([spec])
+        >>> samples[0]["x"].shape, what
+        ((8, 3), 'random data (seed 0)')
+        """
+        each = 1 if self.batch is None else self.batch
+        if each < 1:
+            raise DataError(f"a batch needs at least 1 sample, not {self.batch}.")
+        wanted = (self.limit or _REAL_SAMPLES) if self.data is not None else _RANDOM_SAMPLES
+        opened = self._open(specs, wanted * each)
+        stream = iter(opened)
+        if self.batch is None:
+            return list(stream), opened.description
+        batches: list[Sample] = []
+        while len(batches) < wanted and (group := list(islice(stream, each))):
+            # The last of the data starts again with the first, so that all batches are full.
+            while len(group) < each:
+                group += group[: each - len(group)]
+            batches.append(_stack(group, specs))
+        return batches, opened.description
+
+    def _open(self, specs: Sequence[InputSpec], limit: int) -> Samples:
+        data = self.data
+        if data is None:
+            # Of two models one may have other dimensions.
+            known = _names(specs)
+            own = {name: size for name, size in (self.shapes or {}).items() if name in known}
+            data = RandomData(count=limit, shapes=own or None)
+        elif self.shapes:
+            raise DataError("shapes are for random data; leave them out, or leave the data out.")
+        return open_data(data, specs, limit=limit, transform=self.transform)
 
 
 def check_shapes(
@@ -73,8 +82,9 @@ def check_shapes(
             )
 
 
-def write_samples(samples: Sequence[Sample], folder: Path) -> list[Path]:
-    """Write each sample to a file that the worker can read."""
+def write_samples(samples: Sequence[Sample], folder: Path) -> list[str]:
+    """Write each sample to a file of a new folder, for the worker; return their paths."""
+    folder.mkdir()
     files = []
     for index, sample in enumerate(samples):
         for name, array in sample.items():
@@ -83,25 +93,8 @@ def write_samples(samples: Sequence[Sample], folder: Path) -> list[Path]:
         path = folder / f"{index}.npz"
         texts = {n: a.astype(np.str_) if a.dtype == object else a for n, a in sample.items()}
         np.savez(path, **texts)  # type: ignore[arg-type]
-        files.append(path)
+        files.append(str(path))
     return files
-
-
-def _open(
-    specs: Sequence[InputSpec],
-    data: Any,
-    limit: int,
-    transform: Transform,
-    shapes: Mapping[str, Sequence[int] | int] | None,
-) -> Samples:
-    if data is None:
-        # Of two models one may have other dimensions.
-        known = _names(specs)
-        own = {name: size for name, size in (shapes or {}).items() if name in known}
-        data = RandomData(count=limit, shapes=own or None)
-    elif shapes:
-        raise DataError("shapes are for random data; leave them out, or leave the data out.")
-    return open_data(data, specs, limit=limit, transform=transform)
 
 
 def _names(specs: Sequence[InputSpec]) -> set[str]:

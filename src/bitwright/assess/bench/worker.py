@@ -45,18 +45,19 @@ class Worker:
             "outputs": [_describe(each) for each in self.session.get_outputs()],
         }
 
-    def open_folder(self, folder: str, threads: int | None) -> dict[str, Any]:
-        """Open a folder with onnxruntime-genai."""
+    def open_folder(self, folder: str, threads: int | None, providers: list[str]) -> dict[str, Any]:
+        """Open a folder with onnxruntime-genai, which has inputs and providers of its own."""
         import onnxruntime_genai as genai
 
         before = _resident_peak()
+        none: dict[str, Any] = {"providers": providers, "inputs": [], "outputs": []}
         config = genai.Config(folder)
         if threads is not None:
             options = {"intra_op_num_threads": threads}
             config.overlay(json.dumps({"model": {"decoder": {"session_options": options}}}))
         start = time.perf_counter()
         self.generator = genai.Model(config)
-        return {"seconds": time.perf_counter() - start, "memory_before": before[0]}
+        return none | {"seconds": time.perf_counter() - start, "memory_before": before[0]}
 
     def load(self, files: list[str]) -> int:
         """Read the samples from .npz files."""
