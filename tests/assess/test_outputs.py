@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from support.models import normal, sqnr
 
-from bitwright.assess import compare_outputs
+from bitwright.assess import OutputComparison, compare_outputs
+from bitwright.assess.outputs import output_section
 
 IMAGE = np.zeros((1, 3, 64, 48), np.float32)
 
@@ -98,3 +99,9 @@ def test_an_answer_that_stops_being_finite_is_infinitely_bad():
     expected = np.array([[1.0, 2.0, 3.0]], np.float32)
     actual = np.array([[1.0, np.nan, 3.0]], np.float32)
     assert compare([expected], [actual]).sqnr == -math.inf
+
+
+def test_outputs_are_rows_of_figures():
+    title, columns, [row] = output_section("T", [OutputComparison("y", 31.25, 0.5, 0.1, None)])
+    assert (title, len(columns)) == ("T", len(row))
+    assert row == ("y", "31.2", "0.50000", "0.1", "")

@@ -1,4 +1,9 @@
-from bitwright.support.showing import Summarized, html_tables
+import sys
+
+import pytest
+
+from bitwright.errors import MissingPackageError
+from bitwright.support.showing import Summarized, data_frame, html_tables
 from support.report_examples import EVIL
 
 
@@ -23,3 +28,9 @@ def test_what_is_summarized_is_one_line_in_a_console_and_its_summary_in_print():
             return "first\nsecond"
 
     assert (repr([Found()]), str(Found())) == ("[<Found: first>]", "first\nsecond")
+
+
+def test_a_table_needs_pandas(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingPackageError, match="install it"):
+        data_frame([])

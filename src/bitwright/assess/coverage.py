@@ -7,7 +7,7 @@ pairs is an integer product only where it became a QLinearConv there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from bitwright.graph import clone_model, infer_shapes, set_input_shapes
 from bitwright.graph.quantized_ops import INTEGER_OPS
 from bitwright.run.optimized import OptimizedModel, optimize_model
 
-__all__ = ["Coverage", "count_products", "find_coverage", "measure_coverage"]
+__all__ = ["Coverage", "find_coverage", "measure_coverage"]
 
 _INTEGER_LEVEL = 4
 """The accuracy level at which MatMulNBits rounds activations to int8; below, it is float."""
@@ -58,13 +58,7 @@ class Coverage:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the coverage as plain data."""
-        return {
-            "products": self.products,
-            "integer_products": self.integer_products,
-            "multiply_adds": self.multiply_adds,
-            "integer_multiply_adds": self.integer_multiply_adds,
-            "share": self.share,
-        }
+        return asdict(self) | {"share": self.share}
 
 
 def measure_coverage(
@@ -88,7 +82,7 @@ def measure_coverage(
         }
         set_input_shapes(given, {name: array.shape for name, array in sample.items()}, sizes)
     infer_shapes(given)
-    return count_products(optimize_model(given, level="all", providers=providers))
+    return _count_products(optimize_model(given, level="all", providers=providers))
 
 
 def find_coverage(
@@ -104,7 +98,7 @@ def find_coverage(
         return None
 
 
-def count_products(optimized: OptimizedModel) -> Coverage:
+def _count_products(optimized: OptimizedModel) -> Coverage:
     """Count the products of a graph that the runtime optimized."""
     origins = optimized.origins()
     counts: list[tuple[bool, int | None]] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,9 +12,18 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.assess.judge.judgement import Judge, Judgement, OutputJudgement
+from bitwright.assess.rendering import show_decibels
 from bitwright.assess.sums import ErrorSums
+from bitwright.support.showing import Section
 
-__all__ = ["ComparedOutputs", "OutputComparison", "OutputErrors", "TotalError", "compare_outputs"]
+__all__ = [
+    "ComparedOutputs",
+    "OutputComparison",
+    "OutputErrors",
+    "TotalError",
+    "compare_outputs",
+    "output_section",
+]
 
 Array = npt.NDArray[Any]
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -51,14 +60,8 @@ class OutputComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as plain data."""
-        return {
-            "name": self.name,
-            "sqnr": self.sqnr,
-            "cosine": self.cosine,
-            "largest_error": self.largest_error,
-            "agreement": self.agreement,
-            "judged": None if self.judged is None else self.judged.to_dict(),
-        }
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return fields | {"judged": None if self.judged is None else self.judged.to_dict()}
 
 
 class TotalError(NamedTuple):
@@ -156,3 +159,19 @@ def compare_outputs(
     for sample in samples:
         errors.add(sample, expected(sample), actual(sample))
     return errors.finish()
+
+
+def output_section(title: str, outputs: Sequence[OutputComparison]) -> Section:
+    """Return the section of how far outputs are from float."""
+    rows = [
+        (
+            output.name,
+            show_decibels(output.sqnr),
+            f"{output.cosine:.5f}",
+            f"{output.largest_error:.3g}",
+            "" if output.agreement is None else f"{100 * output.agreement:.1f}",
+        )
+        for output in outputs
+    ]
+    columns = ("output", "SQNR, dB", "cosine", "largest error", "same top answer, %")
+    return title, columns, rows

@@ -14,7 +14,6 @@ from typing import Any
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.assess.notebook import data_frame, html_tables
 from bitwright.errors import (
     AlreadyQuantizedError,
     BitwrightError,
@@ -28,7 +27,7 @@ from bitwright.jobs.result import Result, show_shrinkage
 from bitwright.recipe import Recipe
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import replace_folder, temporary_folder_beside
-from bitwright.support.showing import Summarized
+from bitwright.support.showing import Summarized, data_frame, html_tables
 from bitwright.support.wording import counted, show_bytes
 
 __all__ = ["FolderResult", "ModelFolder", "quantize_folder"]

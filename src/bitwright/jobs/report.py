@@ -21,10 +21,14 @@ from bitwright.assess.comparison.side_by_side import open_units
 from bitwright.assess.report.advice import Advice, advise
 from bitwright.assess.report.data import build_report_data
 from bitwright.assess.report.encodings import planned_weights, read_encodings
-from bitwright.assess.report.originals import find_original_nodes
 from bitwright.assess.report.page import render_page
-from bitwright.assess.report.subject import Latency, ReportNode, ReportSubject, SuggestedFix
-from bitwright.assess.report.verdict import judge
+from bitwright.assess.report.subject import (
+    Latency,
+    ReportNode,
+    ReportSubject,
+    SuggestedFix,
+    find_original_nodes,
+)
 from bitwright.assess.report.views import Views
 from bitwright.assess.verdict import Verdict
 from bitwright.data import RandomData, Sample, TextData, Transform, paths_of
@@ -74,7 +78,7 @@ class Report(Summarized):
     @property
     def verdict(self) -> Verdict:
         """How good it is, in a word and in a sentence."""
-        return judge(self.subject)
+        return self.subject.verdict()
 
     @property
     def advice(self) -> list[Advice]:

@@ -14,12 +14,12 @@ from bitwright import graph
 from bitwright.assess import OutputComparison
 from bitwright.assess.coverage import Coverage, find_coverage
 from bitwright.assess.judge import Judgement
-from bitwright.assess.notebook import data_frame, html_tables, output_section
+from bitwright.assess.outputs import output_section
 from bitwright.assess.verdict import UNJUDGED, Verdict, judge_outputs
 from bitwright.data import Sample
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
-from bitwright.support.showing import Summarized
+from bitwright.support.showing import Summarized, data_frame, html_tables
 from bitwright.support.wording import counted
 
 if TYPE_CHECKING:

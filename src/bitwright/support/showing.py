@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
-__all__ = ["Section", "Summarized", "html_tables"]
+from bitwright.errors import MissingPackageError
+
+__all__ = ["Section", "Summarized", "data_frame", "html_tables"]
 
 Section = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 """A title, the names of the columns, and the rows."""
@@ -75,3 +78,18 @@ def _are_numbers(texts: Sequence[str]) -> bool:
     return any(texts) and all(
         text[:1].isdigit() or text[:1] in "-<\N{EN DASH}" or text == "exact" for text in texts
     )
+
+
+def data_frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> Any:
+    """Return rows as a pandas DataFrame, or say that pandas is missing.
+
+    `columns` names them where there may be no row to read them from.
+    """
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise MissingPackageError(
+            "to_pandas needs pandas, which is not installed; install it (pip install pandas), "
+            "or use to_dict."
+        ) from error
+    return pd.DataFrame(rows, columns=columns)

@@ -4,7 +4,7 @@ import json
 
 from support.report_examples import tuned
 
-from bitwright.assess.report.front import build_front_data
+from bitwright.assess.report.data import build_front_data
 
 
 def test_the_drop_on_unseen_samples_is_the_one_that_is_told():

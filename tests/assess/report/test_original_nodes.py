@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 from support.report_examples import measured
 
-from bitwright.assess.report.originals import find_original_nodes
+from bitwright.assess.report.subject import find_original_nodes
 
 
 def value(name):

@@ -8,7 +8,6 @@ from support.report_examples import measured, output, subject, with_fix
 from bitwright.assess.coverage import Coverage
 from bitwright.assess.judge import OutputJudgement, PartJudgement
 from bitwright.assess.report.subject import Latency
-from bitwright.assess.report.verdict import judge
 from bitwright.assess.verdict import level_of
 
 
@@ -25,22 +24,24 @@ from bitwright.assess.verdict import level_of
     ],
 )
 def test_the_level_follows_noise_and_answers(sqnr, agreement, level):
-    assert judge(subject(outputs=[output(sqnr, agreement)])).level == level
+    assert subject(outputs=[output(sqnr, agreement)]).verdict().level == level
 
 
 def test_the_worst_output_decides():
-    assert judge(subject(outputs=[output(40.0), output(3.0, 0.1, "mask")])).level == "poor"
+    assert subject(outputs=[output(40.0), output(3.0, 0.1, "mask")]).verdict().level == "poor"
 
 
 def test_the_sentence_has_accuracy_size_speed_and_the_most_sensitive_node():
-    said = judge(
+    said = (
         subject(
             [measured(name="a", local_sqnr=40.0), measured(name="culprit", local_sqnr=3.0)],
             worst=[1, 0],
             outputs=[output(8.0, 0.5)],
             latency=Latency(float_ms=9.0, quantized_ms=3.0),
         )
-    ).sentence
+        .verdict()
+        .sentence
+    )
     assert said == (
         "Poor: the quantized model often answers something else than the float one (8.0 dB signal "
         "to noise, the same top answer in 50.0 % of cases), and is 3.8 times smaller and 3.0 times "
@@ -49,35 +50,35 @@ def test_the_sentence_has_accuracy_size_speed_and_the_most_sensitive_node():
 
 
 def test_a_good_model_blames_nobody():
-    assert "sensitive" not in judge(subject()).sentence
+    assert "sensitive" not in subject().verdict().sentence
 
 
 def test_larger_and_slower_are_said_too():
     given = subject(
         float_bytes=100, quantized_bytes=250, latency=Latency(float_ms=1.0, quantized_ms=2.0)
     )
-    assert "2.5 times larger and 2.0 times slower" in judge(given).sentence
+    assert "2.5 times larger and 2.0 times slower" in given.verdict().sentence
 
 
 def test_models_whose_runs_overlap_are_called_neither_faster_nor_slower():
     overlapping = Latency(float_ms=2.0, quantized_ms=13.7, overlaps=True)
-    said = judge(subject(latency=overlapping)).sentence
+    said = subject(latency=overlapping).verdict().sentence
     assert "smaller" in said and "slower" not in said and "faster" not in said
 
 
 def test_without_outputs_nothing_is_claimed():
-    assert judge(subject(outputs=[])).level == "unknown"
+    assert subject(outputs=[]).verdict().level == "unknown"
 
 
 def test_what_was_tried_out_says_what_is_most_sensitive():
     nodes = [measured(name="worst", local_sqnr=3.0), measured(name="culprit", local_sqnr=40.0)]
     given = with_fix(subject(nodes, outputs=[output(5.0, 0.2)]), "culprit")
-    assert judge(given).sentence.endswith("The most sensitive node is culprit.")
+    assert given.verdict().sentence.endswith("The most sensitive node is culprit.")
     assert given.most_sensitive() == [1] and given.outstanding() == [0]
 
 
 def test_a_model_of_the_same_size_is_as_large():
-    assert " is as large." in judge(subject(float_bytes=1000, quantized_bytes=1010)).sentence
+    assert " is as large." in subject(float_bytes=1000, quantized_bytes=1010).verdict().sentence
 
 
 def judged(kind, loss, span=None):
@@ -87,7 +88,7 @@ def judged(kind, loss, span=None):
 
 def test_a_broken_head_is_poor_however_good_the_whole_output_is():
     whole = replace(output(55.0, None), judged=judged("sigmoid", 0.8, (4, 84)))
-    found = judge(subject(outputs=[whole]))
+    found = subject(outputs=[whole]).verdict()
     assert found.level == "poor"
     assert "KL 0.5 in axis 1, 4 to 83" in found.sentence
 
@@ -101,7 +102,7 @@ def test_the_level_is_by_the_kind_of_the_output(kind, loss, level):
 
 
 def test_what_runs_in_integers_stands_beside_it():
-    found = judge(subject(outputs=[output(35.0, 1.0)], coverage=Coverage(4, 3, 100, 90)))
+    found = subject(outputs=[output(35.0, 1.0)], coverage=Coverage(4, 3, 100, 90)).verdict()
     assert found.sentence.endswith(
         "with 3 of 4 products in integers (90 % of multiply-adds) by ONNX Runtime on a CPU."
     )

@@ -7,11 +7,10 @@ from typing import Any
 
 from bitwright.assess.coverage import Coverage
 from bitwright.assess.judge import Judgement
-from bitwright.assess.notebook import data_frame, html_tables, output_section
-from bitwright.assess.outputs import OutputComparison
+from bitwright.assess.outputs import OutputComparison, output_section
 from bitwright.assess.rendering import show_decibels
 from bitwright.support.arguments import check_arguments
-from bitwright.support.showing import Summarized
+from bitwright.support.showing import Summarized, data_frame, html_tables
 from bitwright.support.wording import counted
 
 __all__ = ["Comparison", "NodeComparison", "TensorComparison"]

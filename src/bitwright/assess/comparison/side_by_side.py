@@ -15,10 +15,9 @@ import onnx_ir as ir
 from bitwright.assess.comparison.matching import may_have_same_shape
 from bitwright.assess.comparison.merged_graph import MergedGraph, at_one_opset
 from bitwright.assess.comparison.nodes import describe_nodes, weight_errors
-from bitwright.assess.comparison.output_paths import output_paths
 from bitwright.assess.comparison.results import Comparison, TensorComparison
 from bitwright.assess.comparison.saturation import EVERYWHERE, Saturation
-from bitwright.assess.comparison.units import WEIGHTED, Cut, Units, cut_models
+from bitwright.assess.comparison.units import WEIGHTED, Cut, Units, cut_models, output_paths
 from bitwright.assess.inspection import show_type
 from bitwright.assess.outputs import OutputErrors
 from bitwright.assess.sums import Codes, ErrorSums

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bitwright.assess.report.subject import ReportSubject
-from bitwright.assess.report.verdict import judge
 from bitwright.assess.report.views import TensorView
 from bitwright.assess.sensitivity.fallback import FALLBACK_NAMES
 from bitwright.recipe import RECIPES, MinMax, Recipe
@@ -291,7 +290,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def _is_good(subject: ReportSubject) -> bool:
-    return judge(subject).level in ("good", "unknown")
+    return subject.verdict().level in ("good", "unknown")
 
 
 def _calibrates(recipe: Recipe | None) -> bool:

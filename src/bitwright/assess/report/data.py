@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +14,31 @@ from bitwright._version import __version__
 from bitwright.assess.judge import OutputJudgement
 from bitwright.assess.outputs import OutputComparison
 from bitwright.assess.report.advice import advise
-from bitwright.assess.report.front import build_front_data
-from bitwright.assess.report.subject import Latency, ReportNode, ReportSubject
-from bitwright.assess.report.verdict import judge
+from bitwright.assess.report.subject import ReportNode, ReportSubject
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
+from bitwright.support.wording import counted, show_bytes, show_milliseconds
 
-__all__ = ["build_report_data"]
+__all__ = ["build_front_data", "build_report_data"]
 
 _MAIN_SETTINGS = ("mode", "format", "activation", "weight", "ranges", "per_channel")
 _MAX_PLAN_BYTES = 1_000_000
 """A larger plan is not carried along: the report stays small enough to mail."""
 _MAX_RANKED = 100
+_SIZES = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "bytes"))
+_ABSENT = "\N{EN DASH}"
 
 
 def build_report_data(subject: ReportSubject) -> dict[str, Any]:
     """Return the report as plain data; `render_page` makes a page of it."""
     keys = {key: place for place, key in enumerate(subject.tensors)}
-    verdict = judge(subject)
+    verdict = subject.verdict()
     return {
         "tool": f"bitwright {__version__}",
         "float": {"name": Path(subject.float_name).name, "bytes": subject.float_bytes},
         "quantized": {"name": Path(subject.quantized_name).name, "bytes": subject.quantized_bytes},
-        "verdict": {"level": verdict.level, "sentence": verdict.sentence},
-        "latency": _latency(subject.latency),
+        "verdict": verdict._asdict(),
+        "latency": None if subject.latency is None else _rounded(asdict(subject.latency)),
         "samples": subject.samples,
         "data": subject.data,
         "outputs": [_output(output) for output in subject.outputs],
@@ -45,7 +47,7 @@ def build_report_data(subject: ReportSubject) -> dict[str, Any]:
         "target": subject.target,
         "sensitivity": _sensitivity(subject),
         "tuning": None if subject.tuning is None else build_front_data(subject.tuning),
-        "advice": [{"title": a.title, "why": a.why, "command": a.command} for a in advise(subject)],
+        "advice": [asdict(advice) for advice in advise(subject)],
         "worst": list(subject.worst),
         "most_sensitive": subject.most_sensitive(),
         "nodes": _nodes(subject, keys),
@@ -150,23 +152,6 @@ def _judged(judged: OutputJudgement | None) -> dict[str, Any] | None:
     }
 
 
-def _spread(found: tuple[float, float] | None) -> list[float | str | None] | None:
-    return None if found is None else [_number(end) for end in found]
-
-
-def _latency(latency: Latency | None) -> dict[str, Any] | None:
-    if latency is None:
-        return None
-    return {
-        "float_ms": _number(latency.float_ms),
-        "quantized_ms": _number(latency.quantized_ms),
-        "float_spread": _spread(latency.float_spread),
-        "quantized_spread": _spread(latency.quantized_spread),
-        "overlaps": latency.overlaps,
-        "detail": latency.detail,
-    }
-
-
 def _coverage(subject: ReportSubject) -> dict[str, Any]:
     nodes = [(n.measured.op, n.quantized, n.measured.reason) for n in subject.nodes]
     if subject.plan is not None:
@@ -237,6 +222,18 @@ def _plan(plan: QuantPlan | None) -> dict[str, Any] | None:
     }
 
 
+def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values whose numbers JSON can hold, single ones and pairs."""
+    return {
+        name: [_number(each) for each in value]
+        if isinstance(value, tuple)
+        else _number(value)
+        if isinstance(value, float)
+        else value
+        for name, value in values.items()
+    }
+
+
 def _number(value: float | None) -> float | str | None:
     """Return a number as JSON can hold it: JavaScript reads "Infinity" back as a number."""
     if value is None or math.isnan(value):
@@ -244,3 +241,88 @@ def _number(value: float | None) -> float | str | None:
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     return float(f"{value:.6g}")
+
+
+# The front of a tuning run -------------------------------------------------------------------
+
+
+def build_front_data(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `TuneResult.to_dict` gives with what the chart and its table say of it.
+
+    >>> point = {"cost": 2.0, "measured_cost": 2.5, "cost_spread": [2.6, 2.8], "measured": None,
+    ...          "verdict": None, "fallen": []}
+    >>> found = {"met": True, "metric": "top1", "max_drop": 0.01, "purpose": "speed",
+    ...          "float_score": 0.75, "float_cost": 4.0, "chosen": 0, "points": [point],
+    ...          "final": None, "stopped": None, "notes": [], "command": "bitwright apply ..."}
+    >>> build_front_data(found)["points"][0]["cost_text"]
+    '2.5 ms (2.6 to 2.8)'
+    """
+    points = [_point(point, found["purpose"]) for point in found["points"]]
+    size, unit = _unit(found["purpose"], max(*(p["cost"] for p in points), found["float_cost"]))
+    chosen = points[found["chosen"]]
+    stopped = [] if found["stopped"] is None else [f"Stopped early: {found['stopped']}."]
+    return {
+        "metric": found["metric"],
+        "max_drop": found["max_drop"],
+        "max_size": found.get("max_size"),
+        "float_score": f"{found['float_score']:.4g}",
+        "float_cost": found["float_cost"],
+        "unit": unit,
+        "unit_size": size,
+        "sentence": _sentence(found, chosen),
+        "points": points,
+        "chosen": found["chosen"],
+        "final": None if found["final"] is None else _drop(found["final"]),
+        "fallen": found["points"][found["chosen"]]["fallen"],
+        "notes": [*stopped, *found["notes"]],
+        "command": found["command"],
+    }
+
+
+def _point(point: Mapping[str, Any], purpose: str) -> dict[str, Any]:
+    cost = point["cost"] if point["measured_cost"] is None else point["measured_cost"]
+    text = show_milliseconds(cost, point["cost_spread"])
+    empty = {"drop": None, "interval": None, "interval_text": _ABSENT, "samples": None}
+    measured = empty if point["measured"] is None else _drop(point["measured"])
+    return {
+        "cost": cost,
+        "cost_text": text if purpose == "speed" else show_bytes(round(cost)),
+        "verdict": point["verdict"],
+        "changed": len(point["fallen"]),
+        **measured,
+    }
+
+
+def _drop(measured: Mapping[str, Any]) -> dict[str, Any]:
+    interval: Sequence[float] | None = measured["interval"]
+    text = _ABSENT if interval is None else f"{interval[0]:.3g} to {interval[1]:.3g}"
+    return {
+        "drop": measured["drop"],
+        "interval": None if interval is None else list(interval),
+        "interval_text": text,
+        "samples": measured["samples"],
+    }
+
+
+def _sentence(found: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
+    """Return what became of the goal."""
+    seen, where = found["final"], "samples that the search never saw"
+    if seen is None:
+        seen, where = found["points"][found["chosen"]]["measured"], "samples of the search"
+    fell = "its drop was not measured"
+    if seen is not None:
+        fell = f"{found['metric']} falls by {seen['drop']:.3g} on {seen['samples']} {where}"
+    verb = "Within" if found["met"] else "Not within"
+    most = found.get("max_size")
+    limits = f"the allowed drop of {found['max_drop']:.3g}"
+    if most is not None:
+        limits += f" and {show_bytes(most)}"
+    change = f"{counted(chosen['changed'], 'unit')} of it not as planned"
+    return f"{verb} {limits}: {fell}; {change}."
+
+
+def _unit(purpose: str, largest: float) -> tuple[int, str]:
+    """Return the unit of the axis of costs, and how much of it is one."""
+    if purpose == "speed":
+        return 1, "ms"
+    return next((size, name) for size, name in _SIZES if largest >= size or size == 1)

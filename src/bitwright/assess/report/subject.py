@@ -8,15 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import onnx_ir as ir
+
 from bitwright.assess.comparison.results import NodeComparison
+from bitwright.assess.comparison.units import node_places, nodes_between
 from bitwright.assess.coverage import Coverage
 from bitwright.assess.outputs import OutputComparison
 from bitwright.assess.report.views import TensorView
 from bitwright.assess.sensitivity.results import Proposal, Sensitivity
+from bitwright.assess.verdict import UNJUDGED, Verdict, judge_outputs
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 
-__all__ = ["Latency", "ReportNode", "ReportSubject", "SuggestedFix"]
+__all__ = ["Latency", "ReportNode", "ReportSubject", "SuggestedFix", "find_original_nodes"]
 
 _MAX_SHARE, _MAX_NAMED = 0.05, 8
 """Share and number of the nodes that are called outstanding at most."""
@@ -134,3 +138,45 @@ class ReportSubject:
         threshold = statistics.median(finite) - _MIN_GAP
         most = min(_MAX_NAMED, max(1, int(_MAX_SHARE * len(self.nodes))))
         return [p for p in worst if (value := alone[p]) is not None and value < threshold][:most]
+
+    def verdict(self) -> Verdict:
+        """Return the verdict on the quantized model, which also names the most sensitive node."""
+        latency = self.latency
+        found = judge_outputs(
+            self.outputs,
+            self.float_bytes,
+            self.quantized_bytes,
+            speedup=None if latency is None or latency.overlaps else latency.speedup,
+            coverage=self.coverage,
+        )
+        if found.level != "unknown" and self.plan is not None and self.plan.random_data:
+            return UNJUDGED
+        sensitive = [*self.most_sensitive(), *self.worst]
+        if found.level in ("good", "unknown") or not sensitive:
+            return found
+        name = self.nodes[sensitive[0]].measured.name
+        return found._replace(sentence=f"{found.sentence} The most sensitive node is {name}.")
+
+
+def find_original_nodes(
+    model: ir.Model, rows: Sequence[NodeComparison]
+) -> list[tuple[tuple[str, str], ...]]:
+    """Return (name, op) of the file's nodes for each row: those since the tensors of other rows.
+
+    Names that a row has may be ours: nodes without a name get one, batch norms are folded into
+    the node before, functions are inlined. The tensors keep their names. A row whose tensor the
+    file does not have stands for the node of its name there, or for none.
+    """
+    made = {value.name: value for node in model.graph for value in node.outputs}
+    by_name = {node.name: node for node in model.graph if node.name}
+    places = node_places(model)
+    borders = {made[row.output] for row in rows if row.output in made}
+    found = []
+    for row in rows:
+        value = made.get(row.output)
+        if value is not None:
+            nodes = nodes_between(value, borders, places)
+        else:
+            nodes = [by_name[row.name]] if row.name in by_name else []
+        found.append(tuple((n.name or "", n.op_type) for n in nodes if n.op_type != "Constant"))
+    return found

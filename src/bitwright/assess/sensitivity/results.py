@@ -7,14 +7,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from bitwright.assess.judge import Interval
-from bitwright.assess.notebook import data_frame
 from bitwright.assess.outputs import TotalError
 from bitwright.assess.rendering import show_decibels
 from bitwright.assess.sensitivity.fallback import FALLBACK_NAMES, Fallback
 from bitwright.assess.sums import decibels
 from bitwright.errors import PlanError
 from bitwright.plan import QuantPlan
-from bitwright.support.showing import Summarized, html_tables
+from bitwright.support.showing import Summarized, data_frame, html_tables
 from bitwright.support.wording import counted
 
 __all__ = ["NodeSensitivity", "Proposal", "Proposer", "Sensitivity"]

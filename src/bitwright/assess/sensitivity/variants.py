@@ -16,8 +16,7 @@ from typing import Literal, NamedTuple
 import onnx_ir as ir
 
 from bitwright.assess.comparison.merged_graph import Known, MergedGraph
-from bitwright.assess.comparison.output_paths import output_paths
-from bitwright.assess.comparison.units import Cut, Units
+from bitwright.assess.comparison.units import Cut, Units, output_paths
 from bitwright.graph import PortableModel
 from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
 from bitwright.graph.subgraphs import outer_inputs

@@ -12,10 +12,10 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright.assess.judge import Interval
 from bitwright.assess.judge.sequential import Drop, Verdict
-from bitwright.assess.notebook import html_tables
 from bitwright.jobs.tuning.goal import Purpose
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
+from bitwright.support.showing import html_tables
 from bitwright.support.wording import counted, show_bytes, show_milliseconds
 
 __all__ = ["FallenUnit", "FrontPoint", "Probe", "State", "TuneResult"]
