@@ -10,7 +10,7 @@ from support.pair_models import Pairs
 import bitwright
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
-from bitwright.verification import other_cpu
+from bitwright.verification import runtime
 
 
 def make_product(kind="int8", opset=21):
@@ -34,18 +34,18 @@ def make_product(kind="int8", opset=21):
 )
 def test_only_the_rule_of_x86_refuses_int8_behind_what_moves_values(kind, opset, depends, refused):
     model = ir.from_proto(make_product(kind, opset))
-    assert other_cpu.depends_on_cpu(model) == depends
-    reason = other_cpu.why_refused(model, signed_kernels=False)
+    assert runtime.depends_on_cpu(model) == depends
+    reason = runtime.why_refused(model, signed_kernels=False)
     assert (reason is not None) == refused
     assert not refused or "does not open it on x86" in reason
-    assert other_cpu.why_refused(model, signed_kernels=True) is None
+    assert runtime.why_refused(model, signed_kernels=True) is None
 
 
 @pytest.mark.parametrize(("cpu", "noted"), [("arm", True), ("vnni", False)])
 def test_a_result_says_which_other_cpu_does_not_open_it(monkeypatch, cpu, noted):
-    monkeypatch.setattr(other_cpu, "detect_cpu", lambda: cpu)
+    monkeypatch.setattr(runtime, "detect_cpu", lambda: cpu)
     plan = QuantPlan(fingerprint="", recipe=Recipe(), tensors={}, nodes={})
-    notes = other_cpu.note_other_cpu(plan, ir.from_proto(make_product())).notes
+    notes = runtime.note_other_cpu(plan, ir.from_proto(make_product())).notes
     assert bool(notes) == noted
     assert not noted or ("on x86" in notes[0] and "cpu-any" in notes[0])
 

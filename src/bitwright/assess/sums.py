@@ -101,40 +101,8 @@ class ErrorSums:
         given = np.ascontiguousarray(actual)
         if given.dtype.kind not in "iu" or given.dtype.itemsize > 2:
             given = given.astype(np.float32)
-        shape = _layout(wanted.shape, axis)
-        if shape[1] != self.channel_signal.size:
-            if self.count:  # the number of channels varies: then they are one
-                shape = (1, 1, wanted.size)
-                self.channel_signal = self.channel_signal.sum(keepdims=True)
-                self.channel_noise = self.channel_noise.sum(keepdims=True)
-            else:
-                self.channel_signal, self.channel_noise = np.zeros((2, shape[1]))
-        if not wanted.size:
-            return None
-        used = codes or Codes(1.0, 0, 0, 0)
-        low, high = used.bounds if codes is not None else (-math.inf, math.inf)
-        found = np.zeros((2, shape[1]))
-        # For a few numbers, such as a model's outputs, the compiler is not worth loading.
-        small = wanted.size <= _COMPILED_FROM or default_engine() == "numpy"
-        engine = _compare_numpy if small else compiled(_compare_loop, reorder=True)
-        with np.errstate(invalid="ignore", over="ignore"):
-            rest = engine(
-                wanted.reshape(shape),
-                given.reshape(shape),
-                np.float32(used.scale),
-                np.float32(used.zero_point),
-                np.float32(low),
-                np.float32(high),
-                found[0],
-                found[1],
-            )
-        dot, other, largest, least, most, cut = (float(value) for value in rest)
-        if not math.isfinite(float(found.sum()) + dot + other + largest):
-            return self._add_non_finite(wanted, given, codes)
-        self._gather(found[0], found[1], dot, other, largest, wanted.size)
-        self.clipped += int(cut)
-        self.low, self.high = min(self.low, least), max(self.high, most)
-        return None
+        if wanted.size:
+            self.merge(_measure(wanted, given, codes, axis))
 
     def merge(self, other: ErrorSums) -> None:
         """Add what was summed up elsewhere.
@@ -167,44 +135,6 @@ class ErrorSums:
         self.clipped += other.clipped
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
 
-    def _gather(
-        self, signal: Array, noise: Array, dot: float, other: float, largest: float, count: int
-    ) -> None:
-        self.channel_signal += signal
-        self.channel_noise += noise
-        self.signal += float(signal.sum())
-        self.noise += float(noise.sum())
-        self.dot += dot
-        self.actual += other
-        self.largest = max(self.largest, largest)
-        self.count += count
-
-    def _add_non_finite(self, expected: Array, actual: Array, codes: Codes | None) -> None:
-        """Add arrays with infinities: what both sides have, such as a masked logit, is no error."""
-        a, b = expected.astype(np.float64).ravel(), actual.astype(np.float64).ravel()
-        if codes is not None:
-            self.low, self.high = min(self.low, float(b.min())), max(self.high, float(b.max()))
-            self.clipped += _count_clipped(a, *codes.bounds)
-            b = (b - codes.zero_point) * codes.scale
-        finite = np.isfinite(a) & np.isfinite(b)
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-        a, b = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
-        difference = a - b
-        noise = float(np.vdot(difference, difference))
-        largest = float(np.abs(difference).max())
-        if not np.all(same | finite):
-            noise = largest = math.inf
-        channels = self.channel_signal.size
-        signal = float(np.vdot(a, a))
-        self._gather(
-            np.full(channels, signal / channels),
-            np.full(channels, noise / channels),
-            float(np.vdot(a, b)),
-            float(np.vdot(b, b)),
-            largest,
-            a.size,
-        )
-
     @property
     def sqnr(self) -> float:
         """Signal to noise in dB, infinite without noise."""
@@ -226,6 +156,72 @@ class ErrorSums:
         """The cosine of the angle between both."""
         norm = math.sqrt(self.signal * self.actual)
         return self.dot / norm if norm else float(self.noise == 0)
+
+
+def _measure(expected: Array, actual: Array, codes: Codes | None, axis: int | None) -> ErrorSums:
+    """Return the sums of one pair of arrays that are laid out in C order."""
+    shape = _layout(expected.shape, axis)
+    used = codes or Codes(1.0, 0, 0, 0)
+    low, high = used.bounds if codes is not None else (-math.inf, math.inf)
+    signal, noise = np.zeros((2, shape[1]))
+    # For a few numbers, such as a model's outputs, the compiler is not worth loading.
+    small = expected.size <= _COMPILED_FROM or default_engine() == "numpy"
+    engine = _compare_numpy if small else compiled(_compare_loop, reorder=True)
+    with np.errstate(invalid="ignore", over="ignore"):
+        rest = engine(
+            expected.reshape(shape),
+            actual.reshape(shape),
+            np.float32(used.scale),
+            np.float32(used.zero_point),
+            np.float32(low),
+            np.float32(high),
+            signal,
+            noise,
+        )
+    dot, other, largest, least, most, cut = (float(value) for value in rest)
+    if not math.isfinite(float(signal.sum() + noise.sum()) + dot + other + largest):
+        return _measure_non_finite(expected, actual, codes, shape[1])
+    return ErrorSums(
+        signal=float(signal.sum()),
+        noise=float(noise.sum()),
+        dot=dot,
+        actual=other,
+        largest=largest,
+        count=expected.size,
+        clipped=int(cut),
+        low=least,
+        high=most,
+        channel_signal=signal,
+        channel_noise=noise,
+    )
+
+
+def _measure_non_finite(
+    expected: Array, actual: Array, codes: Codes | None, channels: int
+) -> ErrorSums:
+    """Return the same with infinities: where both have one, as in a masked logit, is no error."""
+    a, b = expected.astype(np.float64).ravel(), actual.astype(np.float64).ravel()
+    found = ErrorSums(count=a.size)
+    if codes is not None:
+        found.low, found.high = float(b.min()), float(b.max())
+        found.clipped = _count_clipped(a, *codes.bounds)
+        b = (b - codes.zero_point) * codes.scale
+    finite = np.isfinite(a) & np.isfinite(b)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    a, b = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
+    difference = a - b
+    found.noise, found.largest = (
+        float(np.vdot(difference, difference)),
+        float(abs(difference).max()),
+    )
+    if not np.all(same | finite):
+        found.noise = found.largest = math.inf
+    found.signal, found.dot, found.actual = (
+        float(np.vdot(*pair)) for pair in ((a, a), (a, b), (b, b))
+    )
+    found.channel_signal = np.full(channels, found.signal / channels)
+    found.channel_noise = np.full(channels, found.noise / channels)
+    return found
 
 
 def _layout(shape: tuple[int, ...], axis: int | None) -> tuple[int, int, int]:

@@ -14,7 +14,12 @@ from bitwright.cli.groups import option
 from bitwright.cli.screen import Facts, Part, Screen, Table, show_bytes, show_ratio
 
 if TYPE_CHECKING:
-    from bitwright.assess import Benchmark, GenerationBenchmark, ModelBenchmark
+    from bitwright.assess import (
+        Benchmark,
+        GenerationBenchmark,
+        ModelBenchmark,
+        ModelGeneration,
+    )
 
 __all__ = ["bench_command"]
 
@@ -140,7 +145,7 @@ def _token_parts(found: GenerationBenchmark) -> list[Part]:
             model.prefill.describe(),
             model.decode.describe(),
             show_bytes(model.size),
-            "-" if model.peak_memory is None else show_bytes(model.peak_memory),
+            _memory(model),
             str(len(model.prefill_seconds)),
         )
         for model in found.models
@@ -173,7 +178,7 @@ def _parts(found: Benchmark, verbose: bool) -> list[Part]:
             f"{model.mean:.3f}",
             f"{model.throughput:.1f}",
             show_bytes(model.size),
-            "-" if model.peak_memory is None else show_bytes(model.peak_memory),
+            _memory(model),
             str(len(model.times)),
         )
         for model in found.models
@@ -188,17 +193,20 @@ def _parts(found: Benchmark, verbose: bool) -> list[Part]:
         if index
     ]
     # A table without rows is not shown.
-    parts: list[Part] = [
+    return [
         Table("Models", columns, figures),
         Table(f"Against {found.models[0].name}", ("model", "time", "size"), ratios),
+        *(part for index in range(len(found.models)) for part in _profile(found, index, verbose)),
+        Facts([("Measured", found.detail), ("Memory", _memory_note(found))]),
     ]
-    for index, model in enumerate(found.models):
-        parts += _profile(found, index, model, verbose)
-    parts.append(Facts([("Measured", found.detail), ("Memory", _memory_note(found))]))
-    return parts
 
 
-def _profile(found: Benchmark, index: int, model: ModelBenchmark, verbose: bool) -> list[Part]:
+def _memory(model: ModelBenchmark | ModelGeneration) -> str:
+    return "-" if model.peak_memory is None else show_bytes(model.peak_memory)
+
+
+def _profile(found: Benchmark, index: int, verbose: bool) -> list[Part]:
+    model = found.models[index]
     if model.profile is None:
         return []
     most = None if verbose else _MOST_ROWS
@@ -206,22 +214,22 @@ def _profile(found: Benchmark, index: int, model: ModelBenchmark, verbose: bool)
         (row.op, row.kind, str(row.nodes), f"{row.milliseconds:.3f}", f"{100 * row.share:.1f} %")
         for row in model.profile.by_op()
     ]
-    parts: list[Part] = [
-        Table(f"Time by op: {model.name}", ("op", "kind", "nodes", "ms", "share"), ops[:most])
-    ]
     floats = [
         (node.name, node.op, f"{node.milliseconds:.3f}", node.reason or "")
         for node in found.float_nodes(index)
     ]
-    title = f"Between pairs, but in float: {model.name}{_more(floats, most)}"
-    parts.append(Table(title, ("node", "ran as", "ms", "because"), floats[:most]))
     slower = [
         (node.name, node.op, f"{node.before:.3f}", f"{node.after:.3f}", node.reason)
         for node in (found.slower_nodes(index) if index else ())
     ]
-    title = f"Slower than in {found.models[0].name}: {model.name}{_more(slower, most)}"
+    in_float = f"Between pairs, but in float: {model.name}{_more(floats, most)}"
+    behind = f"Slower than in {found.models[0].name}: {model.name}{_more(slower, most)}"
     columns = ("node", "ran as", "before, ms", "now, ms", "because")
-    return [*parts, Table(title, columns, slower[:most])]
+    return [
+        Table(f"Time by op: {model.name}", ("op", "kind", "nodes", "ms", "share"), ops[:most]),
+        Table(in_float, ("node", "ran as", "ms", "because"), floats[:most]),
+        Table(behind, columns, slower[:most]),
+    ]
 
 
 def _more(rows: Sequence[Sequence[str]], most: int | None) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bitwright.cli import options as opt
+from bitwright.cli.groups import described
 from bitwright.cli.screen import Facts, Part, Screen, Table
 from bitwright.support.wording import counted
 
@@ -23,7 +22,7 @@ def compare_command(
     *,
     samples: opt.MeasuringOptions,
     plan: opt.PlanPath = None,
-    worst: Annotated[int, typer.Option(metavar="N", min=1, help="How many nodes to name.")] = 10,
+    worst: Annotated[int, described("N", "How many nodes to name.", min=1)] = 10,
     run: opt.RunOptions,
     screen: Screen,
 ) -> None:

@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from bitwright.cli.groups import described
 from bitwright.cli.piping import refuse_pipe
 from bitwright.cli.screen import Facts, Part, Screen, Table, show_bytes, show_ratio
 
@@ -57,7 +56,7 @@ class DemoReport:
 def demo_command(
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Where to write the results.")
+        Path, described("DIR", "Where to write the results.", "--output", "-o")
     ] = Path("bitwright-demo"),
     screen: Screen,
 ) -> None:

@@ -10,11 +10,16 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-__all__ = ["REQUIRED", "expand_groups", "make_group", "option", "options_of", "switch"]
+__all__ = ["REQUIRED", "described", "expand_groups", "make_group", "option", "options_of", "switch"]
 
 REQUIRED: Any = MISSING
 """The default of an option that has to be given."""
 _OPTION, _SWITCH = "option", "switch"
+
+
+def described(metavar: str | None, help: str, *flags: str, **more: Any) -> Any:
+    """Return what typer asks of an option: its value's name, its sentence, its flags."""
+    return typer.Option(*flags, metavar=metavar, help=help, **more)
 
 
 def option(metavar: str | None, help: str, *flags: str, default: Any = None, **more: Any) -> Any:
@@ -23,8 +28,7 @@ def option(metavar: str | None, help: str, *flags: str, default: Any = None, **m
     >>> option("N", "How many.", "--count", default=1).default
     1
     """
-    made = typer.Option(*flags, metavar=metavar, help=help, **more)
-    return field(default=default, metadata={_OPTION: made})
+    return field(default=default, metadata={_OPTION: described(metavar, help, *flags, **more)})
 
 
 def switch(help: str, *short: str) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.cli.completion import complete_target
+from bitwright.cli.groups import described
 from bitwright.cli.screen import Facts, Json, Part, Screen, Table, Verbose, show_bytes
 
 if TYPE_CHECKING:
@@ -21,10 +22,8 @@ def inspect_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Any .onnx file.")],
     target: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Also say whether this target can run it.",
-            autocompletion=complete_target,
+        described(
+            "NAME", "Also say whether this target can run it.", autocompletion=complete_target
         ),
     ] = None,
     as_json: Json = False,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bitwright.cli.completion import completing
-from bitwright.cli.groups import option
+from bitwright.cli.groups import described, option
 from bitwright.errors import ArgumentError
 from bitwright.support.wording import read_bytes
 
@@ -33,7 +33,6 @@ __all__ = [
     "Output",
     "PlanPath",
     "Provider",
-    "Qat",
     "QuantizedModel",
     "RunOptions",
     "SampleOptions",
@@ -58,9 +57,8 @@ ModelOrFolder = Annotated[
 ]
 Weights = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="A GGUF file of the same language model: its weights take the place of the graph's.",
+    described(
+        "FILE", "A GGUF file of the same language model: its weights take the place of the graph's."
     ),
 ]
 FloatModel = Annotated[Path, typer.Argument(metavar="FLOAT", help="The float model.")]
@@ -68,52 +66,37 @@ QuantizedModel = Annotated[
     Path, typer.Argument(metavar="QUANT", help="The quantized model, whoever made it.")
 ]
 Output = Annotated[
-    Path,
-    typer.Option("--output", "-o", metavar="OUT", help="Where to write the result; - for a pipe."),
+    Path, described("OUT", "Where to write the result; - for a pipe.", "--output", "-o")
 ]
 PlanPath = Annotated[
     Path | None,
-    typer.Option(
-        metavar="PLAN",
-        help="The plan that QUANT was made with, for the reasons why nodes stay float.",
-    ),
+    described("PLAN", "The plan that QUANT was made with, for the reasons why nodes stay float."),
 ]
 Work = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="Weight-only recipes, --fine-tune and --engine ray: store what is finished here; an "
+    described(
+        "FOLDER",
+        "Weight-only recipes, --fine-tune and --engine ray: store what is finished here; an "
         "interrupted run goes on from it.",
     ),
 ]
 Device = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME", help="Where weights are rounded or learn: cpu, or cuda with torch."
-    ),
-]
-Qat = Annotated[
-    bool,
-    typer.Option(
-        "--qat",
-        help="The model was trained with Q/DQ pairs: keep its scales, and write it so that the "
-        "runtime fuses it. Needs no data.",
-    ),
+    str, described("NAME", "Where weights are rounded or learn: cpu, or cuda with torch.")
 ]
 Engine = Annotated[
     str | None,
-    typer.Option(
-        metavar="ENGINE",
-        help="Where samples are run, and weights rounded and learned: local, ray (a cluster on "
+    described(
+        "ENGINE",
+        "Where samples are run, and weights rounded and learned: local, ray (a cluster on "
         "this machine, or the one that RAY_ADDRESS names), or ray://HOST:PORT. The result is the "
         "same.",
     ),
 ]
 Effort = Annotated[
     str | None,
-    typer.Option(
-        metavar="LEVEL",
-        help="What to try on top of the recipe, each kept if the error falls on samples that it "
+    described(
+        "LEVEL",
+        "What to try on top of the recipe, each kept if the error falls on samples that it "
         "has not seen: low (nothing), standard (other ranges; the default where no recipe or "
         "ranges are given), medium (also equalization, smoothing, bias correction and nodes left "
         "float) or high (also AdaRound on the most sensitive segments; needs torch).",
@@ -122,32 +105,31 @@ Effort = Annotated[
 ]
 Sketches = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Store the observed ranges in this file; if it exists, the data is not run again.",
+    described(
+        "FILE", "Store the observed ranges in this file; if it exists, the data is not run again."
     ),
 ]
 Provider = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="Execution provider of ONNX Runtime, in order; repeatable."),
+    list[str] | None, described("NAME", "Execution provider of ONNX Runtime, in order; repeatable.")
 ]
 ExternalData = Annotated[
     bool | None,
-    typer.Option(
+    described(
+        None,
+        "Write weights to a file of their own; by default only above 2 GB.",
         "--external-data/--no-external-data",
-        help="Write weights to a file of their own; by default only above 2 GB.",
         show_default=False,
     ),
 ]
 Transform = Annotated[
     str | None,
-    typer.Option(
-        metavar="TEXT",
-        help="How images become arrays: imagenet, unit, raw, or pairs such as "
+    described(
+        "TEXT",
+        "How images become arrays: imagenet, unit, raw, or pairs such as "
         "'resize=256,crop=224,mean=0.5,std=0.5'.",
     ),
 ]
-Limit = Annotated[int | None, typer.Option(metavar="N", help="Use at most N samples of the data.")]
+Limit = Annotated[int | None, described("N", "Use at most N samples of the data.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from bitwright.cli import options as opt
+from bitwright.cli.groups import described
 from bitwright.cli.piping import STANDARD_OUTPUT, written
 from bitwright.cli.recipe_choice import RecipeChoice
 from bitwright.cli.screen import Screen
@@ -20,12 +19,12 @@ def plan_command(
     *,
     output: Annotated[
         Path,
-        typer.Option(
+        described(
+            "PLAN",
+            "Where to write the plan (JSON); - for a pipe. A name that ends with .encodings "
+            "is a file of AIMET and QNN.",
             "--output",
             "-o",
-            metavar="PLAN",
-            help="Where to write the plan (JSON); - for a pipe. A name that ends with .encodings "
-            "is a file of AIMET and QNN.",
         ),
     ],
     weights: opt.Weights = None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from bitwright.cli import options as opt
-from bitwright.cli.groups import option
+from bitwright.cli.groups import option, switch
 from bitwright.cli.piping import STANDARD_OUTPUT, refuse_pipe, written
 from bitwright.cli.recipe_choice import RecipeChoice
 from bitwright.cli.screen import Facts, Screen
@@ -35,7 +35,10 @@ class QuantizeOptions:
         None, "Keep up to eight samples out of calibration to measure with.", default=True
     )
     recipe: RecipeChoice
-    qat: opt.Qat = False
+    qat: bool = switch(
+        "The model was trained with Q/DQ pairs: keep its scales, and write it so that the runtime "
+        "fuses it. Needs no data."
+    )
     effort: opt.Effort = None
     sketches: opt.Sketches = None
     plan_out: Path | None = option(

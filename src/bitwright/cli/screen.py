@@ -7,18 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import typer
-
-from bitwright.cli.groups import switch
+from bitwright.cli.groups import described, switch
 from bitwright.support.wording import show_bytes
 
 __all__ = ["Facts", "Json", "Part", "Screen", "Table", "Verbose", "show_bytes", "show_ratio"]
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Json = Annotated[bool, described(None, "Print one JSON object and nothing else.", "--json")]
 Verbose = Annotated[
     bool,
-    typer.Option(
-        "--verbose", "-v", help="Name every node, and show steps with times and tracebacks."
+    described(
+        None, "Name every node, and show steps with times and tracebacks.", "--verbose", "-v"
     ),
 ]
 

@@ -32,8 +32,7 @@ from bitwright.rounding.bias_correction import add_to_bias, find_biased_layers, 
 from bitwright.rounding.planned import round_as_planned
 from bitwright.run import open_session, run_session
 from bitwright.support.logs import logged
-from bitwright.verification.other_cpu import note_other_cpu
-from bitwright.verification.rounded import note_rounded
+from bitwright.verification.runtime import note_other_cpu, note_rounded
 
 __all__ = [
     "TRAINED",

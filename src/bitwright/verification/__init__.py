@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -10,34 +10,30 @@ import onnx_ir as ir
 
 from bitwright.errors import TargetError, did_you_mean
 from bitwright.graph import infer_shapes
+from bitwright.graph.quantizers import Quantizer, name_of
 from bitwright.targets import CPU, NPU_CNN, Target, find_target
 from bitwright.targets.host import detect_cpu, on_host
 from bitwright.targets.terms import Consequence
 from bitwright.verification.arithmetic import check_accumulators, check_saturation
-from bitwright.verification.findings import Finding, Residence, Verification
+from bitwright.verification.findings import Facts, Finding, Residence, Verification
 from bitwright.verification.form import (
     check_domains,
     check_form,
     check_node_order,
-    check_other_cpu,
     check_pairs,
     check_quantized,
-    check_runtime,
 )
 from bitwright.verification.npu import (
-    check_granularity,
     check_limits,
-    check_powers_of_two,
     check_shapes,
-    check_types,
+    odd_scales,
+    other_types,
+    several_scales,
 )
-from bitwright.verification.parameters import (
-    check_biases,
-    check_scales,
-    check_zero_points,
-)
+from bitwright.verification.parameters import check_biases, lost_scales, other_zero_points
 from bitwright.verification.partitions import find_residence
 from bitwright.verification.rules import read_rules
+from bitwright.verification.runtime import check_other_cpu, check_runtime
 from bitwright.verification.view import TargetView
 
 __all__ = ["CPUS", "Finding", "Residence", "Verification", "detect_cpu", "verify_model"]
@@ -51,13 +47,26 @@ class Check:
 
     consequences: Mapping[str, Consequence]
     """Rule -> what becomes of a model that breaks it."""
-    find: Callable[[TargetView], Iterable[Finding]]
+    model: Callable[[TargetView], Iterable[Finding]] | None = None
+    """What of a model breaks the rules."""
+    tensor: Callable[[TargetView, Quantizer], Facts] | None = None
+    """What of a quantized tensor breaks the rule, where there is just one."""
     concerns: Callable[[Target], bool] = lambda target: True
     """Whether it is about this target."""
     cpus: tuple[str, ...] = ()
     """The kinds of CPU that it is about, where it is about CPUs only."""
     of_sound_models: bool = False
     """Left out where an error was found before: it would say the same less clearly."""
+
+    def find(self, view: TargetView) -> Iterator[Finding]:
+        """Return what in a model breaks the rules."""
+        if self.model is not None:
+            yield from self.model(view)
+        if self.tensor is not None:
+            [rule] = self.consequences
+            for quantizer in view.found.values():
+                for message, values in self.tensor(view, quantizer):
+                    yield Finding(rule, name_of(quantizer.node), message, values)
 
 
 def _wants_quantized(target: Target, *, pairs: bool) -> bool:
@@ -71,13 +80,17 @@ CHECKS = (
     Check(
         {"quantized": "float"},
         check_quantized,
-        lambda target: _wants_quantized(target, pairs=False),
+        concerns=lambda target: _wants_quantized(target, pairs=False),
     ),
-    Check({"quantized": "float"}, check_pairs, lambda target: _wants_quantized(target, pairs=True)),
+    Check(
+        {"quantized": "float"},
+        check_pairs,
+        concerns=lambda target: _wants_quantized(target, pairs=True),
+    ),
     Check({"domains": "refused"}, lambda view: check_domains(view.model)),
     Check({"onnx": "refused"}, lambda view: check_form(view.model)),
-    Check({"scale": "wrong"}, check_scales),
-    Check({"zero_point": "wrong"}, check_zero_points),
+    Check({"scale": "wrong"}, tensor=lost_scales),
+    Check({"zero_point": "wrong"}, tensor=other_zero_points),
     Check({"bias": "wrong"}, check_biases),
     Check({"accumulator": "wrong"}, check_accumulators, cpus=CPUS),
     Check({"saturation": "wrong"}, check_saturation, cpus=("avx2",)),
@@ -95,20 +108,20 @@ CHECKS = (
         Check(
             {"other_cpu": "refused"},
             partial(check_other_cpu, signed_kernels=cpus == _X86),
-            lambda target: target.host,
+            concerns=lambda target: target.host,
             cpus=cpus,
             of_sound_models=True,
         )
         for cpus in (_ARM, _X86)
     ),
-    Check({"eight_bits": "leaves"}, check_types, lambda target: target.types is not None),
-    Check({"power_of_two": "leaves"}, check_powers_of_two, lambda target: target.power_of_two),
-    Check({"per_tensor": "leaves"}, check_granularity, lambda target: target.per_tensor),
-    Check({"fixed_shapes": "refused"}, check_shapes, lambda target: target.fixed_shapes),
+    Check({"eight_bits": "leaves"}, tensor=other_types, concerns=lambda t: t.types is not None),
+    Check({"power_of_two": "leaves"}, tensor=odd_scales, concerns=lambda t: t.power_of_two),
+    Check({"per_tensor": "leaves"}, tensor=several_scales, concerns=lambda t: t.per_tensor),
+    Check({"fixed_shapes": "refused"}, check_shapes, concerns=lambda t: t.fixed_shapes),
     Check(
         {rule.name: "leaves" for rule in NPU_CNN.limits},
         check_limits,
-        lambda target: target.needs_limits,
+        concerns=lambda target: target.needs_limits,
     ),
 )
 CONSEQUENCES: Mapping[str, Consequence] = {

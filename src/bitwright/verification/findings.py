@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from xml.etree import ElementTree
@@ -11,9 +11,13 @@ from bitwright.support.showing import html_tables
 from bitwright.support.wording import counted
 from bitwright.targets.terms import Consequence
 
-__all__ = ["Finding", "FindingLevel", "Residence", "Verification"]
+__all__ = ["Facts", "Finding", "FindingLevel", "Residence", "Verification"]
 
 FindingLevel = Literal["error", "warning"]
+
+
+Facts = Iterator[tuple[str, dict[str, Any]]]
+"""(what is wrong, its figures) for each thing that is wrong with one tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,12 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.node or 'model'}: {self.rule}: {self.message}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        first = ("rule", "level", "node", "message", "values")
+        fields = {name: getattr(self, name) for name in (*first, *self.__slots__)}
+        return {n: value if value or n in first else None for n, value in fields.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,22 +164,7 @@ class Verification:
             "target": self.target,
             "ok": self.ok,
             "rules": list(self.rules),
-            "findings": [
-                {
-                    "rule": f.rule,
-                    "level": f.level,
-                    "node": f.node,
-                    "message": f.message,
-                    "values": dict(f.values),
-                    "remedy": f.remedy or None,
-                    "tensor": f.tensor or None,
-                    "found": f.found or None,
-                    "allowed": f.allowed or None,
-                    "consequence": f.consequence,
-                    "source": f.source or None,
-                }
-                for f in self.findings
-            ],
+            "findings": [finding.to_dict() for finding in self.findings],
             "residence": None if self.residence is None else self.residence.to_dict(),
         }
 

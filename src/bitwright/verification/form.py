@@ -1,4 +1,4 @@
-"""Checks of the file: quantizers, domains, node order and types, what the runtime makes of it."""
+"""Checks of the file: quantizers, domains, node order and types."""
 
 from __future__ import annotations
 
@@ -6,23 +6,17 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from bitwright.decide.ops.unfused import find_unfused
 from bitwright.errors import ModelError
 from bitwright.graph import check_model, check_order, find_quantized_nodes
 from bitwright.graph.quantizers import Quantizers, name_of
-from bitwright.run.optimized import optimize_model
 from bitwright.verification.findings import Finding
-from bitwright.verification.other_cpu import depends_on_cpu, why_refused
-from bitwright.verification.rounded import KEEP_FLOAT, find_rounded
 
 __all__ = [
     "check_domains",
     "check_form",
     "check_node_order",
-    "check_other_cpu",
     "check_pairs",
     "check_quantized",
-    "check_runtime",
 ]
 
 
@@ -80,43 +74,3 @@ def check_form(model: ir.Model) -> Iterable[Finding]:
         check_model(model)
     except ModelError as error:
         yield Finding("onnx", "", str(error).rstrip("."))
-
-
-def check_other_cpu(quantizers: Quantizers, *, signed_kernels: bool) -> Iterable[Finding]:
-    """Find that a model for the CPU of one machine does not open on the other kind."""
-    if not depends_on_cpu(quantizers.model):
-        return
-    reason = why_refused(quantizers.model, signed_kernels=signed_kernels)
-    if reason is not None:
-        yield Finding("other_cpu", "", reason, level="warning", remedy=_BOTH)
-
-
-_BOTH = "bitwright retarget --to cpu-any writes the same numbers for both"
-
-
-def check_runtime(quantizers: Quantizers, *, signed_kernels: bool) -> Iterable[Finding]:
-    """Find what the runtime does in float, and what it rounds.
-
-    Arm has `signed_kernels`; on x86 int8 activations become uint8 first.
-    """
-    try:
-        optimized = optimize_model(quantizers.model, signed_kernels=signed_kernels)
-    except ModelError as error:
-        yield Finding("runtime", "", str(error).rstrip("."))
-        return
-    for found in find_unfused(optimized).values():
-        yield Finding(
-            "unfused",
-            found.node,
-            f"this {found.op} runs in float: {found.reason}",
-            {"op": found.op},
-            level="warning",
-        )
-    for name in find_rounded(optimized):
-        yield Finding(
-            "float_weights",
-            name,
-            "its weights are float, and ONNX Runtime stores them in 8 bits, with one scale for all",
-            level="warning",
-            remedy=f"let the node read and write float tensors, or {KEEP_FLOAT}",
-        )

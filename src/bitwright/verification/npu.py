@@ -8,39 +8,33 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 
 from bitwright.decide.ops import op_types
-from bitwright.graph.quantizers import Quantizers, name_of, position_of
+from bitwright.graph.quantizers import Quantizer, Quantizers, name_of, position_of
 from bitwright.targets import NPU_CNN
 from bitwright.targets.npu_limits import NpuOperation
 from bitwright.targets.npu_operations import find_npu_operations, why_not_fixed
-from bitwright.verification.findings import Finding
+from bitwright.verification.findings import Facts, Finding
+from bitwright.verification.view import TargetView
 
 __all__ = [
-    "check_granularity",
     "check_limits",
-    "check_powers_of_two",
     "check_shapes",
-    "check_types",
+    "odd_scales",
+    "other_types",
+    "several_scales",
 ]
 
 _EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
 _BIASED = op_types(lambda op: op.linear and op.bias is not None)
 
 
-def check_types(quantizers: Quantizers) -> Iterable[Finding]:
+def other_types(view: TargetView, quantizer: Quantizer) -> Facts:
     """Find tensors in other types than 8-bit integers; a bias may have more bits."""
-    for quantizer in quantizers.found.values():
-        stored = quantizer.stored_type
-        if stored is None or stored in _EIGHT_BITS:
-            continue
-        if stored.is_integer() and _is_bias(quantizer.node.outputs[0]):
-            continue
+    stored = quantizer.stored_type
+    if stored is None or stored in _EIGHT_BITS:
+        return
+    if not (stored.is_integer() and _is_bias(quantizer.node.outputs[0])):
         name = stored.name.lower()
-        yield Finding(
-            "eight_bits",
-            name_of(quantizer.node),
-            f"it holds {name}, and CNNs on the NPU have int8 and uint8",
-            {"type": name},
-        )
+        yield f"it holds {name}, and CNNs on the NPU have int8 and uint8", {"type": name}
 
 
 def _is_bias(value: ir.Value) -> bool:
@@ -49,32 +43,18 @@ def _is_bias(value: ir.Value) -> bool:
     return bool(uses) and all(use.node.op_type in _BIASED and use.idx == 2 for use in uses)
 
 
-def check_powers_of_two(quantizers: Quantizers) -> Iterable[Finding]:
+def odd_scales(view: TargetView, quantizer: Quantizer) -> Facts:
     """Find scales that no shift can apply."""
-    for quantizer in quantizers.found.values():
-        if quantizer.scale is None:
-            continue
-        scales = [float(scale) for scale in quantizer.scale.reshape(-1)]
-        odd = [s for s in scales if position_of(s) is not None and not _is_power_of_two(s)]
-        if odd:
-            yield Finding(
-                "power_of_two",
-                name_of(quantizer.node),
-                f"its scale {odd[0]:g} is no power of two",
-                {"scale": odd[0]},
-            )
+    scales = [] if quantizer.scale is None else [float(s) for s in quantizer.scale.reshape(-1)]
+    odd = [s for s in scales if position_of(s) is not None and not _is_power_of_two(s)]
+    if odd:
+        yield f"its scale {odd[0]:g} is no power of two", {"scale": odd[0]}
 
 
-def check_granularity(quantizers: Quantizers) -> Iterable[Finding]:
+def several_scales(view: TargetView, quantizer: Quantizer) -> Facts:
     """Find tensors with more than one scale."""
-    for quantizer in quantizers.found.values():
-        if quantizer.scale is not None and quantizer.scale.size != 1:
-            yield Finding(
-                "per_tensor",
-                name_of(quantizer.node),
-                f"it has {quantizer.scale.size} scales, and the NPU takes one for each tensor",
-                {"scales": quantizer.scale.size},
-            )
+    if quantizer.scale is not None and (count := quantizer.scale.size) != 1:
+        yield f"it has {count} scales, and the NPU takes one for each tensor", {"scales": count}
 
 
 def check_limits(quantizers: Quantizers) -> Iterable[Finding]:

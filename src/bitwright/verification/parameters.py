@@ -10,10 +10,10 @@ import onnx_ir as ir
 from bitwright.decide.ops import LINEAR_OPS, OPERATORS
 from bitwright.graph.constants import constant_of
 from bitwright.graph.quantizers import Quantizer, Quantizers, name_of
-from bitwright.verification.findings import Finding
+from bitwright.verification.findings import Facts, Finding
 from bitwright.verification.view import TargetView
 
-__all__ = ["check_biases", "check_scales", "check_zero_points"]
+__all__ = ["check_biases", "lost_scales", "other_zero_points"]
 
 _SMALLEST_NORMAL = {ir.DataType.FLOAT: 2.0**-126, ir.DataType.FLOAT16: 2.0**-14}
 
@@ -21,54 +21,50 @@ _SMALLEST_NORMAL = {ir.DataType.FLOAT: 2.0**-126, ir.DataType.FLOAT16: 2.0**-14}
 _BIASED = {op: OPERATORS[op].bias for op in LINEAR_OPS}
 
 
-def check_scales(view: TargetView) -> Iterable[Finding]:
+def lost_scales(view: TargetView, quantizer: Quantizer) -> Facts:
     """Find scales that no value survives.
 
     Negative ones of constants are none of them: kernels multiply by what is there, and a target
     that wants positive ones has a rule of its own. Those of activations are: ONNX Runtime leaves
     out a Relu by the zero point behind it, and OpenVINO clamps to an empty range.
     """
-    for quantizer in view.found.values():
-        if quantizer.scale is None:
-            continue
-        values = quantizer.scale.astype(np.float64).reshape(-1)
-        declared = quantizer.node.inputs[1]
-        dtype = None if declared is None else declared.dtype
-        tiny = _SMALLEST_NORMAL.get(dtype or ir.DataType.FLOAT, 0.0)
-        if quantizer.stored_type == ir.DataType.INT32:
-            tiny = 0.0  # of a bias: at most 2**31 x 2**-126 of it is lost, which is nothing
-        for wrong, what in (
-            (np.isnan(values), "not a number"),
-            (np.isinf(values), "infinite"),
-            (values == 0, "zero, which divides by zero"),
-            ((values < 0) & (not view.is_of_constant(quantizer)), "negative"),
-            ((values != 0) & (np.abs(values) < tiny), "denormal, which many kernels take for zero"),
-        ):
-            if wrong.any():
-                some = "" if values.size == 1 else f"{wrong.sum()} of {values.size} scales: "
-                value = float(values[wrong][0])
-                yield _about(quantizer, "scale", f"{some}{value:g} is {what}", value)
+    if quantizer.scale is None:
+        return
+    values = quantizer.scale.astype(np.float64).reshape(-1)
+    declared = quantizer.node.inputs[1]
+    dtype = None if declared is None else declared.dtype
+    tiny = _SMALLEST_NORMAL.get(dtype or ir.DataType.FLOAT, 0.0)
+    if quantizer.stored_type == ir.DataType.INT32:
+        tiny = 0.0  # of a bias: at most 2**31 x 2**-126 of it is lost, which is nothing
+    for wrong, what in (
+        (np.isnan(values), "not a number"),
+        (np.isinf(values), "infinite"),
+        (values == 0, "zero, which divides by zero"),
+        ((values < 0) & (not view.is_of_constant(quantizer)), "negative"),
+        ((values != 0) & (np.abs(values) < tiny), "denormal, which many kernels take for zero"),
+    ):
+        if wrong.any():
+            some = "" if values.size == 1 else f"{wrong.sum()} of {values.size} scales: "
+            value = float(values[wrong][0])
+            yield f"{some}{value:g} is {what}", {"scale": value}
 
 
-def check_zero_points(quantizers: Quantizers) -> Iterable[Finding]:
+def other_zero_points(view: TargetView, quantizer: Quantizer) -> Facts:
     """Find zero points of another type or shape than they belong to."""
-    for quantizer in quantizers.found.values():
-        zero_point, stored = quantizer.zero_point, quantizer.stored_type
-        if quantizer.zero_point_type not in (None, stored) and stored is not None:
-            assert quantizer.zero_point_type is not None
-            types = f"{quantizer.zero_point_type.name.lower()} beside {stored.name.lower()} values"
-            yield _about(quantizer, "zero_point", f"its zero point is {types}", types)
-        if zero_point is None:
-            continue
-        standard = quantizer.node.domain in ("", "ai.onnx", "com.microsoft")
-        if standard and stored == ir.DataType.INT32 and np.any(zero_point != 0):
-            value = int(zero_point.reshape(-1)[0])
-            yield _about(
-                quantizer, "zero_point", f"int32 has no zero point, and {value} is given", value
-            )
-        if quantizer.scale is not None and zero_point.size != quantizer.scale.size:
-            sizes = f"{zero_point.size} zero points for {quantizer.scale.size} scales"
-            yield _about(quantizer, "zero_point", f"it has {sizes}", sizes)
+    zero_point, stored = quantizer.zero_point, quantizer.stored_type
+    if quantizer.zero_point_type not in (None, stored) and stored is not None:
+        assert quantizer.zero_point_type is not None
+        types = f"{quantizer.zero_point_type.name.lower()} beside {stored.name.lower()} values"
+        yield f"its zero point is {types}", {"zero_point": types}
+    if zero_point is None:
+        return
+    standard = quantizer.node.domain in ("", "ai.onnx", "com.microsoft")
+    if standard and stored == ir.DataType.INT32 and np.any(zero_point != 0):
+        value = int(zero_point.reshape(-1)[0])
+        yield f"int32 has no zero point, and {value} is given", {"zero_point": value}
+    if quantizer.scale is not None and zero_point.size != quantizer.scale.size:
+        sizes = f"{zero_point.size} zero points for {quantizer.scale.size} scales"
+        yield f"it has {sizes}", {"zero_point": sizes}
 
 
 def check_biases(quantizers: Quantizers) -> Iterable[Finding]:
@@ -121,7 +117,3 @@ def _check_bias_scale(quantizers: Quantizers, node: ir.Node, bias: Quantizer) ->
             f"have {pair[1]:g}",
             {"bias scale": pair[0], "input scale x weight scale": pair[1]},
         )
-
-
-def _about(quantizer: Quantizer, rule: str, message: str, value: object) -> Finding:
-    return Finding(rule, name_of(quantizer.node), message, {rule: value})

@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from bitwright import graph
-from bitwright.assess.bench.models import TimedModel
 from bitwright.assess.bench.process import ModelProcess, run_interleaved
 from bitwright.assess.bench.profile import profile_models
+from bitwright.assess.bench.requests import BenchRequest, TimedModel, check_shapes, write_samples
 from bitwright.assess.bench.results import Benchmark, ModelBenchmark
-from bitwright.assess.bench.samples import BenchRequest, check_shapes, write_samples
 from bitwright.data import Sample
 from bitwright.run.session import checked_providers
 from bitwright.support.progress import show_progress

@@ -24,9 +24,8 @@ from bitwright.assess.bench.generation_results import (
     GenerationBenchmark,
     ModelGeneration,
 )
-from bitwright.assess.bench.models import TimedModel, Timing
 from bitwright.assess.bench.process import ModelProcess, run_interleaved
-from bitwright.assess.bench.samples import check_shapes, write_samples
+from bitwright.assess.bench.requests import TimedModel, Timing, check_shapes, write_samples
 from bitwright.data import fill_token_inputs, is_cache
 from bitwright.errors import MissingPackageError, ModelError, TargetError
 from bitwright.run.session import checked_providers

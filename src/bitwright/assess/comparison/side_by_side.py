@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,24 +83,31 @@ def compare_models(
     hardware, so that its tensors are those of the quantized model. `plan` tells why nodes are
     float, `saturation_of` between which values a tensor's readers tell them apart.
     """
-    errors = _merge(units, saturation_of, with_exact=exact is not None)
-    if not errors.tensors and not errors.merged.outputs:
+    merged = _merge(units, saturation_of, with_exact=exact is not None)
+    if not merged.tensors and not merged.outputs:
         raise ModelError(
             "the two models have no tensor in common, not even an output; check that the second "
             "was made from the first."
         )
-    merged = errors.merged._replace(model=carry_model(errors.merged.model))
-    shared = (merged, carry_model(exact), run.memory_budget, run.providers)
+    carried = merged._replace(model=carry_model(merged.model))
+    sums = [(ErrorSums(), ErrorSums()) for _ in merged.tensors]
+    judged = OutputErrors(units.float_model)
     done = 0
+    shared = (carried, carry_model(exact), run.memory_budget, run.providers)
     with run.engine.open(_pair_runner, *shared) as workers:
         for found in workers.stream(samples):
-            errors.add(found)
+            # Sums depend on their order, which is that of the samples on any engine.
+            for place, (total, local) in found.tensors.items():
+                sums[place][0].merge(total)
+                sums[place][1].merge(local)
+            found.add_answers(judged)
             done += 1
             on_progress(done)
     if not done:
         raise DataError("there is no sample to compare the models on; give at least one.")
-    tensors = {each.cut.name: each.finish() for each in errors.tensors if each.total.count}
-    outputs, judgement = errors.judged.finish()
+    pairs = zip(merged.tensors, sums, strict=True)
+    tensors = {each.name: each.finish(*pair) for each, pair in pairs if pair[0].count}
+    outputs, judgement = judged.finish()
     return Comparison(
         outputs=outputs,
         tensors=tensors,
@@ -114,6 +121,8 @@ def compare_models(
 class _TensorNames(NamedTuple):
     """A cut in the merged graph: the names of its three tensors, and how they are compared."""
 
+    name: str
+    """As the float model calls it."""
     expected: str
     actual: str
     local: str | None
@@ -142,29 +151,15 @@ class _TensorNames(NamedTuple):
             local.add(*pair, codes=self.codes, axis=self.axis)
         return total, local
 
-
-@dataclass(slots=True)
-class _TensorErrors:
-    """The errors of a cut so far."""
-
-    cut: Cut
-    names: _TensorNames
-    total: ErrorSums = field(default_factory=ErrorSums)
-    local_sums: ErrorSums = field(default_factory=ErrorSums)
-
-    def add(self, found: tuple[ErrorSums, ErrorSums]) -> None:
-        self.total.merge(found[0])
-        self.local_sums.merge(found[1])
-
-    def finish(self) -> TensorComparison:
-        total, local, codes = self.total, self.local_sums, self.cut.codes
-        is_unit = self.names.local is not None
+    def finish(self, total: ErrorSums, local: ErrorSums) -> TensorComparison:
+        """Return what the sums over all samples say."""
+        is_unit, codes = self.local is not None, self.codes
         saturated = used = None
         if codes is not None:
             saturated = total.clipped / total.count
             used = (total.high - total.low + 1) / (codes.highest - codes.lowest + 1)
         return TensorComparison(
-            self.cut.name,
+            self.name,
             total.sqnr,
             total.cosine,
             total.largest,
@@ -173,14 +168,6 @@ class _TensorErrors:
             saturated=saturated,
             used=used,
         )
-
-
-class _OutputNames(NamedTuple):
-    """An output of both models: the names of its two tensors."""
-
-    name: str
-    expected: str
-    actual: str
 
 
 class _SampleErrors(NamedTuple):
@@ -193,6 +180,14 @@ class _SampleErrors(NamedTuple):
     fed: tuple[tuple[str, str, tuple[int, ...]], ...]
     """Name, type and shape of each input."""
 
+    def add_answers(self, judged: OutputErrors) -> None:
+        """Let the judge see the outputs: it looks at types and shapes of what was fed only."""
+        expected, actual = (
+            {name: pair[side] for name, pair in self.answers.items()} for side in (0, 1)
+        )
+        fed = {name: np.broadcast_to(np.zeros((), kind), shape) for name, kind, shape in self.fed}
+        judged.add(fed, expected, actual)
+
 
 class _Merged(NamedTuple):
     """Both models in one graph, and the names of the tensors that are compared."""
@@ -200,16 +195,16 @@ class _Merged(NamedTuple):
     model: Any
     parts: list[Part]
     tensors: list[_TensorNames]
-    outputs: list[_OutputNames]
+    outputs: dict[str, tuple[str, str]]
+    """Output of both models -> the float tensor and the quantized one."""
 
     def open(self, memory_budget: int, providers: Sequence[str] | None) -> PartRunner:
         """Return a runner that gives all tensors which are compared with each other."""
         model: ir.Model = carried_model(self.model)
         made = {value.name for node in model.graph for value in node.outputs}
-        pairs = [(each.expected, each.actual) for each in self.outputs]
         bundles = [
             *(each.bundle for each in self.tensors),
-            *(tuple(name for name in pair if name in made) for pair in pairs),
+            *(tuple(name for name in pair if name in made) for pair in self.outputs.values()),
         ]
         return PartRunner(
             model,
@@ -230,29 +225,9 @@ class _Merged(NamedTuple):
             if sums is not None:
                 found.tensors[place] = sums
         known = ChainMap(dict(values), dict(others))
-        for name, expected, actual in self.outputs:
+        for name, (expected, actual) in self.outputs.items():
             if expected in known and actual in known:
                 found.answers[name] = (known[expected], known[actual])
-
-
-@dataclass(slots=True)
-class _MergedErrors:
-    """Both models in one graph, and the errors of all tensors that are compared."""
-
-    merged: _Merged
-    tensors: list[_TensorErrors]
-    judged: OutputErrors
-
-    def add(self, found: _SampleErrors) -> None:
-        """Add a sample. Sums depend on their order, which is that of the samples on any engine."""
-        for place, sums in found.tensors.items():
-            self.tensors[place].add(sums)
-        expected, actual = (
-            {name: pair[side] for name, pair in found.answers.items()} for side in (0, 1)
-        )
-        # The judge looks at the types and shapes of what was fed, not at its numbers.
-        fed = {name: np.broadcast_to(np.zeros((), kind), shape) for name, kind, shape in found.fed}
-        self.judged.add(fed, expected, actual)
 
 
 def _pair_runner(
@@ -299,17 +274,14 @@ def _exact_name(output: str) -> str:
 
 
 @without_collection()
-def _merge(
-    units: Units, saturation_of: _SaturationOf, *, with_exact: bool = False
-) -> _MergedErrors:
+def _merge(units: Units, saturation_of: _SaturationOf, *, with_exact: bool = False) -> _Merged:
     """Put the float model, the quantized one and each quantized unit on its own into one graph."""
     graph = MergedGraph(units, _MOST_NODES)
-    tensors: list[_TensorErrors] = []
-    outputs: list[_OutputNames] = []
+    tensors: list[_TensorNames] = []
+    outputs: dict[str, tuple[str, str]] = {}
     wanted: list[ir.Value] = []
     for place, paths in enumerate(output_paths(units)):
-        for cut in units.cuts[place : place + 1]:
-            tensors.append(_TensorErrors(cut, _add_cut(graph, cut, saturation_of)))
+        tensors += [_add_cut(graph, cut, saturation_of) for cut in units.cuts[place : place + 1]]
         for path in paths:
             graph.add(path.float_nodes, graph.floats)
             graph.add(path.nodes, graph.quantized)
@@ -321,9 +293,8 @@ def _merge(
             if not with_exact:
                 wanted.append(graph.readable(graph.floats[path.float_value]))
                 truth = wanted[-1].name or ""
-            outputs.append(_OutputNames(path.name, truth, answer.name or ""))
-    merged = _Merged(*graph.finish(wanted), [each.names for each in tensors], outputs)
-    return _MergedErrors(merged, tensors, OutputErrors(units.float_model))
+            outputs[path.name] = truth, answer.name or ""
+    return _Merged(*graph.finish(wanted), tensors, outputs)
 
 
 def _add_cut(graph: MergedGraph, cut: Cut, saturation_of: _SaturationOf) -> _TensorNames:
@@ -335,7 +306,8 @@ def _add_cut(graph: MergedGraph, cut: Cut, saturation_of: _SaturationOf) -> _Ten
     if cut.is_quantized:
         local = graph.readable(graph.add_unit(cut, graph.stand_ins(cut))).name
     saturation = Saturation(*saturation_of(cut.float_value))
-    return _TensorNames(expected, actual, local, _channel_axis(cut), cut.codes, saturation)
+    axis = _channel_axis(cut)
+    return _TensorNames(cut.name, expected, actual, local, axis, cut.codes, saturation)
 
 
 def _channel_axis(cut: Cut) -> int | None:

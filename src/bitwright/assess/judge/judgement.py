@@ -21,9 +21,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.assess.judge.bootstrap import Interval, mean_interval, too_few
-from bitwright.assess.judge.kinds import Kind
+from bitwright.assess.judge.kinds import Kind, OutputPart
 from bitwright.assess.judge.measures import Measure, PartErrors, open_measure
-from bitwright.assess.judge.output_parts import OutputPart, check_kinds, cut_output, find_heads
+from bitwright.assess.judge.output_parts import check_kinds, cut_output, find_heads
 from bitwright.support.wording import show_percent
 
 __all__ = [

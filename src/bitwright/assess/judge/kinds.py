@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ import numpy.typing as npt
 __all__ = [
     "KINDS",
     "Kind",
-    "KindChoice",
+    "OutputPart",
     "channel_axis",
     "choose_kind",
     "class_axis",
@@ -27,14 +28,24 @@ independent scores between 0 and 1) by KL divergence, embeddings by cosine, all 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-class KindChoice(NamedTuple):
-    """The kind of an output, the axis that it is judged along, and why."""
+@dataclass(frozen=True, slots=True)
+class OutputPart:
+    """A part of an output that is judged by one measure; without a span, all of it."""
 
     kind: Kind
     axis: int | None
+    """The axis that it is judged along."""
     reason: str
+    span: tuple[int, int] | None = None
+    """Where it lies along the axis."""
     top1: bool = False
-    """Whether classes compete along the axis."""
+    """Whether classes compete, so that the best one can agree."""
+
+    def take(self, values: Array) -> Array:
+        """Return the part of an output."""
+        if self.span is None or self.axis is None:
+            return values
+        return values[(slice(None),) * self.axis + (slice(*self.span),)]
 
 
 _SCORES = re.compile(r"logit|score|prob|softmax|class|\bcls", re.IGNORECASE)
@@ -98,7 +109,7 @@ channel_axis((7,))
 
 def choose_kind(
     name: str, first: Array, inputs: Iterable[Array] = (), *, made_by: str | None = None
-) -> KindChoice:
+) -> OutputPart:
     """Return how an output is judged, by its name, its float values for a sample, and its maker.
 
     `made_by` is the operator that makes it, where the graph is known.
@@ -110,22 +121,22 @@ def choose_kind(
     """
     axis = class_axis(name, first.shape, inputs)
     if first.ndim == 2 and first.shape[1] > 2 and _are_unit_vectors(first):
-        return KindChoice("embedding", 1, "vectors of length one")
+        return OutputPart("embedding", 1, "vectors of length one")
     if made_by in _VECTOR_MAKERS and not names_scores(name) and first.ndim in (2, 3):
-        return KindChoice("embedding", first.ndim - 1, f"vectors that a {made_by} makes")
+        return OutputPart("embedding", first.ndim - 1, f"vectors that a {made_by} makes")
     if axis is not None:
         classes = f"class scores along axis {axis}"
         if _sum_to_one(first, axis):
-            return KindChoice("probabilities", axis, f"{classes} that sum to one", True)
+            return OutputPart("probabilities", axis, f"{classes} that sum to one", top1=True)
         if made_by == "Sigmoid" or _are_shares(first):
-            return KindChoice("sigmoid", axis, f"{classes}, each between 0 and 1", True)
-        return KindChoice("logits", axis, classes, True)
+            return OutputPart("sigmoid", axis, f"{classes}, each between 0 and 1", top1=True)
+        return OutputPart("logits", axis, classes, top1=True)
     if _VECTORS.search(name) and first.ndim in (2, 3) and first.shape[-1] > 1:
-        return KindChoice("embedding", first.ndim - 1, "vectors, as its name tells")
+        return OutputPart("embedding", first.ndim - 1, "vectors, as its name tells")
     along = channel_axis(first.shape)
     if made_by == "Sigmoid" and not _NO_SCORES.search(name):
-        return KindChoice("sigmoid", along, "scores that a Sigmoid makes")
-    return KindChoice("sqnr", along, "no class scores and no embedding")
+        return OutputPart("sigmoid", along, "scores that a Sigmoid makes")
+    return OutputPart("sqnr", along, "no class scores and no embedding")
 
 
 def _sum_to_one(values: Array, axis: int) -> bool:

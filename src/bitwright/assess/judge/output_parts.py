@@ -11,15 +11,14 @@ import onnx_ir as ir
 
 from bitwright.assess.judge.kinds import (
     KINDS,
-    Kind,
-    KindChoice,
+    OutputPart,
     channel_axis,
     choose_kind,
     names_scores,
 )
 from bitwright.errors import RecipeError, did_you_mean
 
-__all__ = ["Heads", "OutputPart", "check_kinds", "cut_output", "find_heads"]
+__all__ = ["Heads", "check_kinds", "cut_output", "find_heads"]
 
 Array = npt.NDArray[Any]
 
@@ -33,25 +32,6 @@ _LOOKED_THROUGH = _SAME_ELEMENTS | {
     "Split",
 }
 _MAX_STEPS = 32
-
-
-@dataclass(frozen=True, slots=True)
-class OutputPart:
-    """A part of an output that is judged by one measure; without a span, all of it."""
-
-    kind: Kind
-    axis: int | None
-    reason: str
-    span: tuple[int, int] | None = None
-    """Where it lies along the axis."""
-    top1: bool = False
-    """Whether classes compete, so that the best one can agree."""
-
-    def take(self, values: Array) -> Array:
-        """Return the part of an output."""
-        if self.span is None or self.axis is None:
-            return values
-        return values[(slice(None),) * self.axis + (slice(*self.span),)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +90,7 @@ def cut_output(
     # Two axes alone make no classes of what is put together from several heads.
     is_cut = is_cut and (choice.kind == "sqnr" or (choice.top1 and not names_scores(name)))
     if not is_cut or axis is None:
-        return (OutputPart(choice.kind, choice.axis, choice.reason, top1=choice.top1),)
+        return (choice,)
     parts, start = [], 0
     for size, maker in zip(heads.sizes, heads.makers, strict=True):
         span = (start, start + size)
@@ -122,7 +102,7 @@ def cut_output(
     return tuple(parts)
 
 
-def _as_asked(kind: str, choice: KindChoice, first: Array) -> OutputPart:
+def _as_asked(kind: str, choice: OutputPart, first: Array) -> OutputPart:
     [asked] = [known for known in KINDS if known == kind]
     last = first.ndim - 1 if first.ndim else None
     axis = choice.axis

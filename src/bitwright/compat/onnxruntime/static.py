@@ -50,7 +50,7 @@ from bitwright.numerics.types import QType
 from bitwright.recipe import Recipe
 from bitwright.run import open_session
 from bitwright.support.notices import warn_user
-from bitwright.verification.rounded import describe_rounded
+from bitwright.verification.runtime import describe_rounded
 
 __all__ = ["quantize_static"]
 

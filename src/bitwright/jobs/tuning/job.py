@@ -36,7 +36,7 @@ from bitwright.jobs.tuning.result import Probe, TuneResult
 from bitwright.jobs.tuning.samples import TuneSamples
 from bitwright.plan import QuantPlan
 from bitwright.support.wording import show_bytes
-from bitwright.verification.rounded import note_rounded
+from bitwright.verification.runtime import note_rounded
 
 __all__ = ["TuneRequest", "tune_model"]
 

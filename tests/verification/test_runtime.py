@@ -16,7 +16,7 @@ from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 from bitwright.run import open_session, run_session
 from bitwright.run.optimized import optimize_model
-from bitwright.verification.rounded import find_rounded, note_rounded
+from bitwright.verification.runtime import find_rounded, note_rounded
 
 
 def make_layer(

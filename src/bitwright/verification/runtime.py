@@ -1,4 +1,4 @@
-"""Float weights that ONNX Runtime quantizes to 8 bits by itself when it loads a model.
+"""What ONNX Runtime makes of a model when it opens it: nodes in float, rounded weights, refusals.
 
 One of its passes, WeightBiasQuantization, takes a node between quantized activations for one whose
 weights were forgotten. It rounds the float32 weights of Conv, ConvTranspose and Gemm, also of a
@@ -8,6 +8,10 @@ MatMul with an Add that it makes a Gemm of, where
 * its bias is none, or a constant with one axis.
 All weights of a tensor get one scale and a zero point. Before, it moves quantizers through nodes
 that only move values. So what is found here is looked up in the graph that the runtime made.
+
+It has kernels for int8 activations on Arm. On x86 it turns them into uint8 when it loads a model,
+and refuses some that Arm takes (onnxruntime issue 25526). A session entry sets the rule, so that
+both can be tried on any machine. Without int8 quantizers both make the same graph.
 """
 
 from __future__ import annotations
@@ -18,11 +22,25 @@ import msgspec
 import onnx_ir as ir
 
 from bitwright.decide.ops import LINEAR_OPS
-from bitwright.graph.constants import is_constant
+from bitwright.decide.ops.unfused import find_unfused
+from bitwright.errors import ModelError
+from bitwright.graph.constants import input_at, is_constant
+from bitwright.graph.quantizers import Quantizers
 from bitwright.plan import QuantPlan
 from bitwright.run.optimized import OptimizedModel, optimize_model
+from bitwright.targets.host import detect_cpu
+from bitwright.verification.findings import Finding
 
-__all__ = ["KEEP_FLOAT", "describe_rounded", "find_rounded", "note_rounded"]
+__all__ = [
+    "check_other_cpu",
+    "check_runtime",
+    "depends_on_cpu",
+    "describe_rounded",
+    "find_rounded",
+    "note_other_cpu",
+    "note_rounded",
+    "why_refused",
+]
 
 _BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 _MAX_NAMES = 3
@@ -31,6 +49,36 @@ KEEP_FLOAT = (
     "open sessions with the entry optimization.disable_specified_optimizers=WeightBiasQuantization"
 )
 """Session option that keeps the runtime from quantizing float weights."""
+_BOTH = "bitwright retarget --to cpu-any writes the same numbers for both"
+_NAMES = {True: "Arm", False: "x86"}
+
+
+def check_runtime(quantizers: Quantizers, *, signed_kernels: bool) -> Iterable[Finding]:
+    """Find what the runtime does in float, and what it rounds.
+
+    Arm has `signed_kernels`; on x86 int8 activations become uint8 first.
+    """
+    try:
+        optimized = optimize_model(quantizers.model, signed_kernels=signed_kernels)
+    except ModelError as error:
+        yield Finding("runtime", "", str(error).rstrip("."))
+        return
+    for found in find_unfused(optimized).values():
+        yield Finding(
+            "unfused",
+            found.node,
+            f"this {found.op} runs in float: {found.reason}",
+            {"op": found.op},
+            level="warning",
+        )
+    for name in find_rounded(optimized):
+        yield Finding(
+            "float_weights",
+            name,
+            "its weights are float, and ONNX Runtime stores them in 8 bits, with one scale for all",
+            level="warning",
+            remedy=f"let the node read and write float tensors, or {KEEP_FLOAT}",
+        )
 
 
 def find_rounded(optimized: OptimizedModel) -> list[str]:
@@ -142,3 +190,55 @@ def _behind(node: ir.Node) -> Iterator[ir.Node]:
 
 def _computed(node: ir.Node) -> list[ir.Value]:
     return [v for v in node.inputs if v is not None and not is_constant(v)]
+
+
+# The other kind of CPU -----------------------------------------------------------------------
+
+
+def check_other_cpu(quantizers: Quantizers, *, signed_kernels: bool) -> Iterable[Finding]:
+    """Find that a model for the CPU of one machine does not open on the other kind."""
+    if not depends_on_cpu(quantizers.model):
+        return
+    reason = why_refused(quantizers.model, signed_kernels=signed_kernels)
+    if reason is not None:
+        yield Finding("other_cpu", "", reason, level="warning", remedy=_BOTH)
+
+
+def depends_on_cpu(model: ir.Model) -> bool:
+    """Return whether the runtime treats a model on x86 in another way than on Arm.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> depends_on_cpu(ir.Model(graph, ir_version=10))
+    False
+    """
+    return any(
+        node.op_type == "QuantizeLinear"
+        and (zero := input_at(node, 2)) is not None
+        and zero.dtype == ir.DataType.INT8
+        for node in model.graph.all_nodes()
+    )
+
+
+def why_refused(
+    model: ir.Model, *, signed_kernels: bool, providers: Sequence[str] | None = None
+) -> str | None:
+    """Return why the runtime does not open a model under this rule, or None: it does."""
+    try:
+        optimize_model(model, providers=providers, signed_kernels=signed_kernels)
+    except ModelError as error:
+        reason = str(error).rstrip(".")
+        return f"ONNX Runtime does not open it on {_NAMES[signed_kernels]}: {reason}"
+    return None
+
+
+def note_other_cpu(
+    plan: QuantPlan, quantized: ir.Model, providers: Sequence[str] | None = None
+) -> QuantPlan:
+    """Return the plan with a note where the other kind of CPU does not open the model."""
+    if not depends_on_cpu(quantized):
+        return plan
+    other = detect_cpu() != "arm"
+    reason = why_refused(quantized, signed_kernels=other, providers=providers)
+    if reason is None:
+        return plan
+    return plan.with_notes([f"{reason}; the target cpu-any writes what both open"])
