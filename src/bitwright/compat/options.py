@@ -172,9 +172,6 @@ def ignore_unknown(
     """Return what is known of the given settings, with a warning about the others.
 
     A setting that is None, as callers pass for what they do not use, asks for nothing.
-
-    >>> ignore_unknown({"percentile": 99.9}, ["percentile"])
-    {'percentile': 99.9}
     """
     names = list(known)
     for key in given:
@@ -238,11 +235,7 @@ def refused(reason: str, *, unless: Sequence[Any] = (False, "", {}, [])) -> Row:
 
 
 def read_switch(what: str, given: Any) -> bool:
-    """Return what is True or False, or 1 or 0; None is False.
-
-    >>> read_switch("per_channel", 1)
-    True
-    """
+    """Return what is True or False, or 1 or 0; None is False."""
     if given is None:
         return False
     if not isinstance(given, bool | np.bool_ | int) or given not in (0, 1):

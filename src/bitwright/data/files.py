@@ -56,20 +56,12 @@ _ACCEPTED = "a .npy, .npz or .csv file, an image, a video, or a folder of these"
 
 
 def is_sample_file(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file holds arrays or an image, by its name.
-
-    >>> is_sample_file("images/cat.JPG"), is_sample_file("text.txt")
-    (True, False)
-    """
+    """Return whether a file holds arrays or an image, by its name."""
     return Path(path).suffix.lower() in _KINDS
 
 
 def is_array_file(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file holds arrays, by its name.
-
-    >>> is_array_file("samples.npz"), is_array_file("cat.jpg")
-    (True, False)
-    """
+    """Return whether a file holds arrays, by its name."""
     return Path(path).suffix.lower() in ARRAY_READERS
 
 

@@ -39,11 +39,7 @@ Picture: TypeAlias = Any
 
 
 def is_image(value: Any) -> bool:
-    """Return whether a value is an image of Pillow, which is not imported for this.
-
-    >>> is_image("cat.png")
-    False
-    """
+    """Return whether a value is an image of Pillow, which is not imported for this."""
     return type(value).__module__.startswith("PIL.") and callable(getattr(value, "convert", None))
 
 

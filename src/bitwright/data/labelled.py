@@ -39,13 +39,7 @@ _LABEL_LINES = (".txt", ".csv")
 
 
 class ArrayStore:
-    """Random-access store of named arrays, in memory up to a limit and on disk beyond it.
-
-    >>> store = ArrayStore(memory_budget=0)
-    >>> store.append({"y": np.ones(2)})
-    >>> store[0]["y"].tolist(), len(store)
-    ([1.0, 1.0], 1)
-    """
+    """Random-access store of named arrays, in memory up to a limit and on disk beyond it."""
 
     def __init__(self, *, memory_budget: int) -> None:
         self._kept: list[Mapping[str, Array] | Path] = []
@@ -248,9 +242,6 @@ def read_labels(labels: Any) -> Sequence[Any]:
     """Return one label for each sample: from a list, an array or a file.
 
     Lines of a text that are whole numbers become numbers.
-
-    >>> read_labels([3, 1, 2])
-    [3, 1, 2]
     """
     if not isinstance(labels, str | os.PathLike):
         try:

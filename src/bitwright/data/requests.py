@@ -71,11 +71,7 @@ def open_data(
 
 
 def paths_of(source: Any) -> list[str | os.PathLike[str]]:
-    """Return the paths that data is given by; none for arrays, readers and the like.
-
-    >>> paths_of(TextData(text="calibration.txt", tokenizer="tokenizer.json"))
-    ['calibration.txt', 'tokenizer.json']
-    """
+    """Return the paths that data is given by; none for arrays, readers and the like."""
     if isinstance(source, ShapedData):
         return paths_of(source.data)
     if isinstance(source, TextData):

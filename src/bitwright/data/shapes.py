@@ -16,11 +16,7 @@ Shapes: TypeAlias = Mapping[str, Sequence[int] | int] | Sequence[Sequence[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapedData:
-    """Data for a model whose open dimensions get these sizes: images are resized to them.
-
-    >>> ShapedData(data="images", shapes={"height": 224}).data
-    'images'
-    """
+    """Data for a model whose open dimensions get these sizes: images are resized to them."""
 
     data: Any
     shapes: Shapes
@@ -53,13 +49,7 @@ def fix_shapes(
 def read_shapes(
     specs: tuple[InputSpec, ...], shapes: Shapes | None
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
-    """Separate shapes of inputs from sizes of symbols, which shapes of inputs give, too.
-
-    >>> import numpy as np
-    >>> spec = InputSpec("ids", np.dtype("int64"), ("batch", "length"))
-    >>> read_shapes((spec,), {"ids": (2, 5)})
-    ({'ids': (2, 5)}, {'batch': 2, 'length': 5})
-    """
+    """Separate shapes of inputs from sizes of symbols, which shapes of inputs give, too."""
     by_input, symbols = _split_shapes(specs, shapes)
     for name, sizes in (*by_input.items(), *((key, (size,)) for key, size in symbols.items())):
         if any(size < 0 for size in sizes):

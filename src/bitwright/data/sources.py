@@ -100,10 +100,6 @@ def open_source(
     """Open data that is there, in files or in memory, for a model.
 
     `transform` is an `ImagePreprocess`, a function, or None.
-
-    >>> spec = InputSpec("x", np.dtype("float32"), ("batch", 2))
-    >>> [sample["x"].shape for sample in open_source(np.zeros((3, 2), np.float32), [spec])]
-    [(1, 2), (1, 2), (1, 2)]
     """
     specs = tuple(specs)
     found = _open_files(source, specs, transform)
@@ -315,12 +311,7 @@ def cache_samples(samples: Samples, *, max_bytes: int | None = None) -> Samples:
 def channels_first_specs(
     specs: Sequence[InputSpec], channels_last: Collection[str]
 ) -> tuple[InputSpec, ...]:
-    """Return the inputs as they were before those in `channels_last` became NHWC.
-
-    >>> spec = InputSpec("image", np.dtype("float32"), ("batch", 8, 9, 3))
-    >>> print(*channels_first_specs([spec], {"image"}))
-    'image' float32[batch,3,8,9]
-    """
+    """Return the inputs as they were before those in `channels_last` became NHWC."""
     return tuple(
         _permuted(spec, (0, 3, 1, 2)) if spec.name in channels_last else spec for spec in specs
     )

@@ -69,11 +69,7 @@ class InputSpec:
 
 
 def show_shape(shape: Sequence[int | str | None] | None) -> str:
-    """Write a shape the way the error messages do.
-
-    >>> show_shape(("batch", 3, None)), show_shape(None)
-    ('[batch,3,?]', '[…]')
-    """
+    """Write a shape the way the error messages do."""
     if shape is None:
         return "[…]"
     return "[" + ",".join("?" if dim is None else str(dim) for dim in shape) + "]"
@@ -83,12 +79,6 @@ def session_inputs(session: Any) -> tuple[InputSpec, ...]:
     """Read the input specifications of an ONNX Runtime session, in the model's order.
 
     Initializers that are also listed as inputs have a value already and are not among them.
-
-    >>> from types import SimpleNamespace
-    >>> image = SimpleNamespace(name="image", type="tensor(float)", shape=["batch", 1, 8, 8])
-    >>> session = SimpleNamespace(get_inputs=lambda: [image])
-    >>> print(*session_inputs(session))
-    'image' float32[batch,1,8,8]
     """
     return tuple(
         InputSpec(
@@ -119,9 +109,6 @@ def as_array(value: Any) -> Array:
     """Turn what a user may hand over into an array: numpy, torch tensor, OrtValue, nested list.
 
     Torch is never imported for this; a tensor is known by its `detach` method.
-
-    >>> as_array([[1.0, 2.0]]).shape
-    (1, 2)
     """
     if isinstance(value, np.ndarray):
         return value

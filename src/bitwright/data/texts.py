@@ -89,11 +89,7 @@ class TextData:
         )
 
     def window(self, specs: Sequence[InputSpec]) -> int:
-        """Return how many tokens a window has for a model with these inputs.
-
-        >>> TextData(text="calibration.txt").window([])
-        512
-        """
+        """Return how many tokens a window has for a model with these inputs."""
         return self.length or fixed_length(specs) or 512
 
     def unfilled(self, specs: Sequence[InputSpec]) -> list[InputSpec]:

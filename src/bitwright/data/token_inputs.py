@@ -215,11 +215,7 @@ def fixed_length(specs: Sequence[InputSpec]) -> int | None:
 
 
 def is_cache(name: str) -> bool:
-    """Whether an input of this name is a cache of earlier tokens.
-
-    >>> is_cache("past_key_values.0.key"), is_cache("input_ids")
-    (True, False)
-    """
+    """Whether an input of this name is a cache of earlier tokens."""
     return find_maker(name) is _make_cache
 
 

@@ -44,11 +44,7 @@ class _Sparse(Settings, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LimitDetails(_Sparse, frozen=True, kw_only=True):
-    """The rules of `limits`, each on its switch, and how they are applied.
-
-    >>> LimitDetails(shift_cut=False).shift_bias
-    True
-    """
+    """The rules of `limits`, each on its switch, and how they are applied."""
 
     align_concat: bool = True
     """Concat: all inputs and the output have one position p (scale 2^-p). The finer ones move."""
@@ -83,11 +79,7 @@ class LimitDetails(_Sparse, frozen=True, kw_only=True):
 
 
 class SimulationSwitches(_Sparse, frozen=True, kw_only=True):
-    """What `simulate` always replaces, each on its switch.
-
-    >>> SimulationSwitches(sigmoid=False).leaky_relu
-    True
-    """
+    """What `simulate` always replaces, each on its switch."""
 
     leaky_relu: bool = True
     """Alpha becomes a multiple of 1/256."""
@@ -102,11 +94,7 @@ class SimulationSwitches(_Sparse, frozen=True, kw_only=True):
 
 
 class EqualizationDetails(_Sparse, frozen=True, kw_only=True):
-    """How `equalize` weighs and when it stops.
-
-    >>> EqualizationDetails().append_bias
-    True
-    """
+    """How `equalize` weighs and when it stops."""
 
     total_layer_diff_threshold: float = 2e-7
     """With steps -1: stop when the mean changes of all weights add up to less."""
@@ -123,11 +111,7 @@ class EqualizationDetails(_Sparse, frozen=True, kw_only=True):
 
 
 class LearningDetails(_Sparse, frozen=True, kw_only=True):
-    """How `fine_tune` learns, in the numbers of other tools.
-
-    >>> LearningDetails(selective=False).patience is None
-    True
-    """
+    """How `fine_tune` learns, in the numbers of other tools."""
 
     seed: int = 1705472343
     """The same seed gives the same model."""

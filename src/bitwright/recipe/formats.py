@@ -8,11 +8,7 @@ __all__ = ["FORMATS", "Format", "FormatName"]
 
 
 class Format(NamedTuple):
-    """What is written for a quantized tensor.
-
-    >>> FORMATS["extended"]
-    Format(pairs=True, integer_ops=False, vendor_ops=True)
-    """
+    """What is written for a quantized tensor."""
 
     pairs: bool = False
     """A quantizing and a dequantizing node, between float operators."""

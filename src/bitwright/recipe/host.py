@@ -37,11 +37,7 @@ def _with_unsigned(recipe: Recipe, *, unsigned: bool) -> Recipe:
 
 
 def writes_signed(recipe: Recipe) -> bool:
-    """Return whether activations are int8 in a format that ONNX Runtime has kernels for.
-
-    >>> writes_signed(Recipe(activation=INT8)), writes_signed(Recipe())
-    (True, False)
-    """
+    """Return whether activations are int8 in a format that ONNX Runtime has kernels for."""
     return (
         recipe.mode == "static"
         and recipe.activation == INT8

@@ -169,11 +169,7 @@ _NOT_YET = {
 
 
 def why_no_preset(name: str) -> str | None:
-    """Return why a preset of AMD's tools has no recipe here, or None for an unknown name.
-
-    >>> why_no_preset("bf16-adaquant")
-    'only integer weights learn'
-    """
+    """Return why a preset of AMD's tools has no recipe here, or None for an unknown name."""
     return next((reason for part, reason in _NOT_YET.items() if part in name), None)
 
 

@@ -77,12 +77,7 @@ class Override(Settings, frozen=True, kw_only=True):
 
     @property
     def types(self) -> tuple[QType, ...]:
-        """The number types that it names.
-
-        >>> from bitwright.numerics.types import UINT8, UINT16
-        >>> Override(qtype=UINT16, convert=Override(qtype=UINT8)).types
-        (UINT16, UINT8)
-        """
+        """The number types that it names."""
         converted = () if self.convert is None else self.convert.types
         return (*(t for t in (self.activation, self.weight, self.qtype) if t), *converted)
 

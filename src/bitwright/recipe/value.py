@@ -30,12 +30,7 @@ class Recipe(RecipeFields, frozen=True, kw_only=True):
 
     @property
     def equalizes_by_data(self) -> bool:
-        """Whether data is read before ranges are observed, to equalize activations.
-
-        >>> from bitwright.recipe import SmoothQuant
-        >>> Recipe(smooth=SmoothQuant()).equalizes_by_data
-        True
-        """
+        """Whether data is read before ranges are observed, to equalize activations."""
         absorbs = self.equalize is not None and self.equalize.absorb_biases
         return self.smooth is not None or absorbs
 
@@ -56,11 +51,7 @@ class Recipe(RecipeFields, frozen=True, kw_only=True):
     @classmethod
     @check_arguments
     def from_mapping(cls, data: dict[str, Any], *, source: str = "recipe") -> Recipe:
-        """Read a recipe from plain dicts and lists; `load_recipe` also takes a `base`.
-
-        >>> Recipe.from_mapping({"per_channel": True}).per_channel
-        True
-        """
+        """Read a recipe from plain dicts and lists; `load_recipe` also takes a `base`."""
         data = with_new_places(data)
         if data.get("bias_correction") is False:  # YAML reads a bare `off` as false
             data["bias_correction"] = "off"

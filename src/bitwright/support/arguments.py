@@ -22,11 +22,7 @@ __all__ = ["allows", "alternatives", "check_arguments", "describe", "show"]
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:
-    """Return the members of a union, and of anything else just that.
-
-    >>> alternatives(int | None)
-    (<class 'int'>, <class 'NoneType'>)
-    """
+    """Return the members of a union, and of anything else just that."""
     return typing.get_args(hint) if _origin(hint) is UnionType else (hint,)
 
 
@@ -120,11 +116,7 @@ def _in_words(kind: Any) -> str:
 
 
 def show(value: Any) -> str:
-    """Return a plain value as it is written, and of others the type.
-
-    >>> show("four"), show(2.5), show(["a"])
-    ("'four'", '2.5', 'a list')
-    """
+    """Return a plain value as it is written, and of others the type."""
     is_plain = value is None or isinstance(value, str | bool | Real)
     return repr(value) if is_plain else _with_article(type(value).__name__)
 

@@ -16,10 +16,6 @@ def without_collection() -> Iterator[None]:
     It would go through all objects of a graph of thousands of nodes, again and again while they
     are made: a fifth of the time of a job. For parts of a second only: cycles that hold arrays are
     not freed meanwhile. It can be a decorator, too.
-
-    >>> with without_collection():
-    ...     gc.isenabled()
-    False
     """
     if not gc.isenabled():  # within another, or the user's own wish
         yield

@@ -51,10 +51,6 @@ def check_regular_file(path: Path, error: type[BitwrightError]) -> None:
     """Refuse a pipe, a socket or a device, which could be waited for or read for ever.
 
     What is not there is left to whoever opens it.
-
-    >>> check_regular_file(Path(os.devnull), OutputError)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    bitwright.errors.OutputError: ... is a pipe or a device; give the path of a regular file.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         raise error(f"{str(path)!r} is a pipe or a device; give the path of a regular file.")
@@ -95,15 +91,7 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def temporary_beside(target: Path) -> Iterator[Path]:
-    """Give an empty file beside the target, and see to it that nothing is left there.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with temporary_beside(Path(folder) / "model.onnx") as path:
-    ...         _ = path.replace(Path(folder) / "model.onnx")
-    ...     [file.name for file in Path(folder).iterdir()]
-    ['model.onnx']
-    """
+    """Give an empty file beside the target, and see to it that nothing is left there."""
     _remove_abandoned(target)
     path = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
     file = path.open("xb")

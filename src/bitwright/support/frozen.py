@@ -27,11 +27,7 @@ class FrozenDict(dict[Any, Any]):
 
 
 class FrozenList(list[Any]):
-    """A list that is only read.
-
-    >>> FrozenList([1, 2]) + [3]
-    [1, 2, 3]
-    """
+    """A list that is only read."""
 
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
     append = extend = insert = pop = remove = clear = sort = reverse = _refuse
@@ -41,11 +37,7 @@ class FrozenList(list[Any]):
 
 
 def frozen(value: Any) -> Any:
-    """Return a dict or list, and those inside it, as frozen ones; other values as they are.
-
-    >>> frozen({"a": [1, 2]})["a"]
-    [1, 2]
-    """
+    """Return a dict or list, and those inside it, as frozen ones; other values as they are."""
     if isinstance(value, FrozenDict | FrozenList):
         return value
     if isinstance(value, dict):

@@ -19,11 +19,7 @@ _VARIABLE = "BITWRIGHT_LIMITS"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputLimits:
-    """What a model and its inputs may have at most.
-
-    >>> InputLimits().nesting
-    8
-    """
+    """What a model and its inputs may have at most."""
 
     nodes: int = 1_000_000
     """Nodes of all graphs, with each function counted wherever it is called."""
@@ -34,11 +30,7 @@ class InputLimits:
 
 
 def current_limits() -> InputLimits:
-    """Return the limits that hold: those of `input_limits`, of `--limits` or of the environment.
-
-    >>> current_limits().nodes
-    1000000
-    """
+    """Return the limits that hold: those of `input_limits`, of `--limits` or of the environment."""
     return InputLimits(**read_limits(os.environ.get(_VARIABLE, "")))
 
 

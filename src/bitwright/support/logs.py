@@ -14,14 +14,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def logged(step: str) -> Callable[[_F], _F]:
-    """Give a function that logs how long it took, to the logger of its module.
-
-    >>> @logged("brew the tea")
-    ... def brew() -> str:
-    ...     return "tea"
-    >>> brew()
-    'tea'
-    """
+    """Give a function that logs how long it took, to the logger of its module."""
 
     def wrap(function: _F) -> _F:
         logger = logging.getLogger(function.__module__)

@@ -9,14 +9,7 @@ __all__ = ["warn_user"]
 
 
 def warn_user(sentence: str, kind: type[Warning] = UserWarning) -> None:
-    """Warn, with the line outside this package that called it.
-
-    >>> with warnings.catch_warnings(record=True) as caught:
-    ...     warnings.simplefilter("always")
-    ...     warn_user("nothing was quantized.")
-    >>> str(caught[0].message)
-    'nothing was quantized.'
-    """
+    """Warn, with the line outside this package that called it."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("bitwright."):
         frame, level = frame.f_back, level + 1

@@ -26,11 +26,7 @@ class ProgressUpdate(Protocol):
 
 
 class ProgressLines:
-    """A line in the log every few seconds: a file has no bar, and a long job shows that it goes on.
-
-    >>> lines = ProgressLines("Rounding")
-    >>> lines(1, 8)  # too early for a line
-    """
+    """A line in the log every few seconds, where there is no terminal for a bar."""
 
     def __init__(self, what: str) -> None:
         self._what = what

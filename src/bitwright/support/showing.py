@@ -49,11 +49,7 @@ _CAPTION = "font-weight:600;text-align:left;padding:2px 0;caption-side:top;color
 
 
 def html_tables(sections: Sequence[Section], footnote: str = "") -> str:
-    """Return tables one below the other; columns of numbers are aligned to the right.
-
-    >>> html_tables([], footnote="1 < 2")
-    '<div><p>1 &lt; 2</p></div>'
-    """
+    """Return tables one below the other; columns of numbers are aligned to the right."""
     tables = "".join(_table(*section) for section in sections if section[2])
     return f"<div>{tables}{f'<p>{escape(footnote)}</p>' if footnote else ''}</div>"
 

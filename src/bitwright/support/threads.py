@@ -19,9 +19,6 @@ def default_threads() -> int | None:
 
     ONNX Runtime counts the cores of the machine, and not those that this process may use: pinned
     to one of two cores, its threads would take that one from each other while they wait.
-
-    >>> default_threads() in (None, *range(1, os.cpu_count() or 1))
-    True
     """
     if _limits:
         return _limits[0]
@@ -30,10 +27,6 @@ def default_threads() -> int | None:
 
 
 def count_cores() -> int:
-    """Return the cores that this process may use: not all of a machine's, where it can say so.
-
-    >>> count_cores() >= 1
-    True
-    """
+    """Return the cores that this process may use: not all of a machine's, where it can say so."""
     allowed = getattr(os, "sched_getaffinity", None)
     return len(allowed(0)) if allowed else os.cpu_count() or 1

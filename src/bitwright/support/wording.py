@@ -20,11 +20,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def show_bytes(size: int) -> str:
-    """Return a size for a reader.
-
-    >>> show_bytes(390837), show_bytes(12)
-    ('390.8 kB', '12 bytes')
-    """
+    """Return a size for a reader."""
     for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
         if size >= unit:
             return f"{size / unit:.1f} {name}"

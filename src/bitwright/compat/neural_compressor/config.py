@@ -21,11 +21,7 @@ _FORMATS = {"default": "qdq", "QDQ": "qdq", "QOperator": "qoperator"}
 
 @dataclass
 class AccuracyCriterion:
-    """How far the metric may fall.
-
-    >>> AccuracyCriterion(tolerable_loss=0.005).criterion
-    'relative'
-    """
+    """How far the metric may fall."""
 
     higher_is_better: bool = True
     criterion: str = "relative"
@@ -38,11 +34,7 @@ class AccuracyCriterion:
 
 @dataclass
 class TuningCriterion:
-    """How long to search, and for what.
-
-    >>> TuningCriterion().objective
-    'performance'
-    """
+    """How long to search, and for what."""
 
     strategy: str = "basic"
     strategy_kwargs: Mapping[str, Any] | None = None
@@ -62,11 +54,7 @@ class TuningCriterion:
 
 @dataclass
 class PostTrainingQuantConfig:
-    """The options of `fit`.
-
-    >>> PostTrainingQuantConfig(approach="post_training_dynamic_quant").mode
-    'dynamic'
-    """
+    """The options of `fit`."""
 
     device: str = "cpu"
     backend: str = "default"

@@ -66,11 +66,7 @@ def prepare_inputs(
 
 
 def available_providers(providers: Sequence[str]) -> list[str]:
-    """Return those of the providers that are there, with a warning about the others.
-
-    >>> available_providers(["CPUExecutionProvider"])
-    ['CPUExecutionProvider']
-    """
+    """Return those of the providers that are there, with a warning about the others."""
     known = onnxruntime.get_available_providers()
     for provider in providers:
         if provider not in known:
@@ -84,11 +80,7 @@ def count_inputs(model: ModelSource) -> int:
 
 
 def feed_of(inputs: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return what a loader gives for inputs by their names: a dict, an array, or one for each.
-
-    >>> feed_of([[1, 2], [3]], ["a", "b"])
-    {'a': array([1, 2]), 'b': array([3])}
-    """
+    """Return what a loader gives for inputs by their names: a dict, an array, or one for each."""
     if isinstance(inputs, Mapping):
         return {name: np.asarray(value) for name, value in inputs.items()}
     given = [inputs] if len(names) == 1 else list(inputs)

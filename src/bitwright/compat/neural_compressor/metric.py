@@ -19,11 +19,7 @@ Array = npt.NDArray[Any]
 
 
 class Metric:
-    """A metric by its name, or a class of the user's with `reset`, `update` and `result`.
-
-    >>> Metric(name="topk", k=5).kwargs
-    {'k': 5}
-    """
+    """A metric by its name, or a class of the user's with `reset`, `update` and `result`."""
 
     def __init__(self, name: str = "user_metric", metric_cls: Any = None, **kwargs: Any) -> None:
         self.name, self.metric_cls, self.kwargs = name, metric_cls, kwargs

@@ -32,9 +32,5 @@ def rename_packed(model: ir.Model, plan: QuantPlan) -> None:
 
 
 def is_packed_name(name: str, given: str) -> bool:
-    """Whether a name is the packed form of a node that an earlier call quantized.
-
-    >>> is_packed_name("fc1_Q4", "fc1"), is_packed_name("fc1", "fc1")
-    (True, False)
-    """
+    """Whether a name is the packed form of a node that an earlier call quantized."""
     return name.startswith(f"{given}_Q") and name[len(given) + 2 :].isdigit()

@@ -28,12 +28,7 @@ WeightConfig = dict[str, Any]
 
 
 def product_types(model: Any) -> dict[str, str]:
-    """Return the op type of each product with a constant weight, by its name, in order.
-
-    >>> import bitwright
-    >>> product_types(bitwright.load_demo().model_path)
-    {'classify': 'Gemm'}
-    """
+    """Return the op type of each product with a constant weight, by its name, in order."""
     work = load_model(source_of(model))
     normalize(work)
     return {

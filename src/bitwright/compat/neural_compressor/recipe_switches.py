@@ -20,14 +20,7 @@ _LAYERS = ("Conv", "MatMul", "Attention")
 
 
 def apply_switches(recipe: Recipe, model: ir.Model, given: Any) -> Recipe:
-    """Return a static recipe with what the switches ask for; some name nodes of the model.
-
-    >>> import bitwright
-    >>> from bitwright.graph import load_model
-    >>> model = load_model(bitwright.load_demo().model_path)
-    >>> apply_switches(Recipe(), model, {"last_conv_or_matmul_quantization": False}).select.exclude
-    ('re:deep_b_conv',)
-    """
+    """Return a static recipe with what the switches ask for; some name nodes of the model."""
     known = (*_CHANGES, *_LEFT_OUT, *_PLACED, *_NOT_HERE, "smooth_quant_args", *_ARGUMENTS)
     switches = ignore_unknown(read_mapping("recipes", given, "switches"), known, " in recipes")
     asked = {name: value for name, value in switches.items() if value is not None}

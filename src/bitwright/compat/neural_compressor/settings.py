@@ -43,9 +43,6 @@ def node_settings(weight_config: Mapping[str, Any]) -> dict[str, NodeSettings]:
     """Return the checked settings of each node that is named; the dict is not changed.
 
     What Neural Compressor's own adaptor writes beside them has no effect, with a warning.
-
-    >>> node_settings({"fc1": "fp32", "fc2": {"bits": 8}})["fc2"].bits
-    8
     """
     if not isinstance(weight_config, Mapping):
         raise RecipeError(f"weight_config is a dict of node names, not {weight_config!r}.")

@@ -88,10 +88,6 @@ def quantize_groups(
     (`signed`) or around the middle. Otherwise they are spread from the smallest to the largest
     value. A `bounded` zero point is one of the codes, so that ranges are widened to hold zero;
     without it the range may lie anywhere. `ratio` is the part of the range that is kept.
-
-    >>> found = quantize_groups([-1, -0.3, 0.2, 0.7], length=4)
-    >>> found.codes.tolist(), found.zero_points.tolist()
-    ([[0.0, 6.0, 11.0, 15.0]], [[9.0]])
     """
     if isinstance(bits, bool) or bits not in range(1, 9):
         raise RecipeError(f"groups have 1 to 8 bits, not {bits!r}.")

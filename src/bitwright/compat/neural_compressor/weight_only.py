@@ -1,10 +1,4 @@
-"""`neural_compressor.adaptor.ox_utils.weight_only` by its own names; the algorithms are ours.
-
->>> import bitwright
->>> model = rtn_quantize(bitwright.load_demo().model_path)
->>> [node.op_type for node in model.nodes()][-1]
-'MatMulNBits'
-"""
+"""`neural_compressor.adaptor.ox_utils.weight_only` by its own names; the algorithms are ours."""
 
 from __future__ import annotations
 

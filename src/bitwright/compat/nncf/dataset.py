@@ -65,11 +65,7 @@ class _Items:
 
 
 def first_inputs(dataset: Dataset, count: int) -> Iterable[Any]:
-    """Return the model inputs of the first `count` items, or of all if there are fewer.
-
-    >>> list(first_inputs(Dataset(iter("abc"), str.upper), 2))
-    ['A', 'B']
-    """
+    """Return the model inputs of the first `count` items, or of all if there are fewer."""
     length = dataset.get_length()
     few = length is None or length > count
     return dataset.get_inference_data(range(count) if few else None)

@@ -113,11 +113,7 @@ class QuantizationScheme(StrEnum):
 
 
 class BackendParameters:
-    """The options that ONNX models alone have.
-
-    >>> {BackendParameters.COMPRESS_WEIGHTS: False}
-    {'compress_weights': False}
-    """
+    """The options that ONNX models alone have."""
 
     COMPRESS_WEIGHTS = "compress_weights"
     """False: weights stay float, with a pair behind each."""

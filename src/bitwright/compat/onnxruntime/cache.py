@@ -23,12 +23,7 @@ _FLOATS = {"avg", "std", "lowest", "highest", "hist_edges"}
 
 
 def make_tensors_data(method: CalibrationMethod, data: Mapping[str, Any]) -> Any:
-    """Return a `TensorsData` of the peer: data of tensors, each given by its fields.
-
-    >>> ends = {"lowest": np.array(-1, np.float32), "highest": np.array(2, np.float32)}
-    >>> make_tensors_data(CalibrationMethod.MinMax, {"x": ends})["x"].highest.item()
-    2.0
-    """
+    """Return a `TensorsData` of the peer: data of tensors, each given by its fields."""
     calibrate = peer("calibrate")
     return calibrate.TensorsData(
         calibrate.CalibrationMethod[method.name],

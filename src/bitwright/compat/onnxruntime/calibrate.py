@@ -9,7 +9,7 @@ the activations. Several `collect_data` calls add up. Nothing is written to disk
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -330,42 +330,29 @@ def _ends_of(given: Any) -> tuple[Any, Any]:
     return low, high
 
 
-# The calibrator of each method, the options it takes, and those whose default is another here
-# than for the class itself.
-_CALIBRATORS: dict[CalibrationMethod, tuple[type[CalibraterBase], set[str], dict[str, Any]]] = {
-    CalibrationMethod.MinMax: (
-        MinMaxCalibrater,
-        {
-            "symmetric",
-            "moving_average",
-            "averaging_constant",
-            "max_intermediate_outputs",
-            "per_channel",
-        },
-        {},
-    ),
-    CalibrationMethod.Entropy: (
-        EntropyCalibrater,
-        {"num_bins", "num_quantized_bins", "symmetric"},
-        {},
-    ),
-    CalibrationMethod.Percentile: (
-        PercentileCalibrater,
-        {"num_bins", "percentile", "symmetric"},
-        {"symmetric": True},
-    ),
-    CalibrationMethod.Distribution: (DistributionCalibrater, {"num_bins", "scenario"}, {}),
+_CALIBRATORS: dict[CalibrationMethod, type[CalibraterBase]] = {
+    CalibrationMethod.MinMax: MinMaxCalibrater,
+    CalibrationMethod.Entropy: EntropyCalibrater,
+    CalibrationMethod.Percentile: PercentileCalibrater,
+    CalibrationMethod.Distribution: DistributionCalibrater,
 }
+# Options whose default is another here than for the class itself.
+_DEFAULTS = {CalibrationMethod.Percentile: {"symmetric": True}}
+_ARGUMENTS = {
+    *("op_types_to_calibrate", "augmented_model_path", "use_external_data_format", "method")
+}
+"""Fields of a calibrator that are no options."""
 
 
 def accepted_options(method: CalibrationMethod, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those options that the calibrator of a method takes.
-
-    >>> accepted_options(CalibrationMethod.Entropy, {"percentile": 99.0, "num_bins": 256})
-    {'num_bins': 256}
-    """
-    _, known, _ = _CALIBRATORS[method]
+    """Return those options that the calibrator of a method takes."""
+    known = _known_options(method)
     return {name: value for name, value in options.items() if name in known}
+
+
+def _known_options(method: CalibrationMethod) -> set[str]:
+    taken = {field.name for field in fields(_CALIBRATORS[method]) if field.init}  # type: ignore[arg-type]
+    return taken - _ARGUMENTS
 
 
 @raises_builtins()
@@ -390,8 +377,9 @@ def create_calibrator(
     [0.0, 1.0]
     """
     method = as_member(CalibrationMethod, calibrate_method, "calibration method")
-    kind, known, defaults = _CALIBRATORS[method]
-    options = ignore_unknown({**defaults, **(extra_options or {})}, known, f" of {kind.__name__}")
+    kind = _CALIBRATORS[method]
+    given = {**_DEFAULTS.get(method, {}), **(extra_options or {})}
+    options = ignore_unknown(given, sorted(_known_options(method)), f" of {kind.__name__}")
     calibrator = kind(
         model,
         op_types_to_calibrate,

@@ -26,12 +26,7 @@ class Quantizer(Protocol):
 
 
 def make_parser(module: str, description: str) -> argparse.ArgumentParser:
-    """Return a parser with the arguments that both commands take.
-
-    >>> parser = make_parser("matmul_nbits_quantizer", "Store low-bit weights.")
-    >>> parser.parse_args(["--input_model", "m.onnx", "--output_model", "q.onnx"]).verbose
-    False
-    """
+    """Return a parser with the arguments that both commands take."""
     parser = argparse.ArgumentParser(
         prog=f"python -m bitwright.compat.onnxruntime.{module}", description=description
     )

@@ -87,11 +87,7 @@ def _quantize_by_peer(request: QuantizerRequest) -> onnx.ModelProto:
 
 
 def dynamic_op_types(op_types: Sequence[str] | None) -> list[str]:
-    """Return the op types of a dynamic model, as ONNX Runtime's tool reads them.
-
-    >>> dynamic_op_types(["MatMul"])
-    ['MatMul', 'Gemm']
-    """
+    """Return the op types of a dynamic model, as ONNX Runtime's tool reads them."""
     found = list(read_names("op_types_to_quantize", op_types))
     # There, a Gemm is taken apart first, and its MatMul is what is quantized.
     return [*found, "Gemm"] if "MatMul" in found else found

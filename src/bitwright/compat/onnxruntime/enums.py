@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from bitwright.compat.onnxruntime.errors import InvalidSettingError
 from bitwright.errors import did_you_mean
@@ -45,10 +45,15 @@ class _SameName(Enum):
 
 
 class _Named(_SameName):
-    """Members that print as their names."""
+    """Members that print as their names, and are found by them."""
 
     def __str__(self) -> str:
         return self.name
+
+    @classmethod
+    def from_string(cls, name: str) -> Self:
+        """Return the member of this name."""
+        return as_member(cls, name, _WORDS[cls.__name__])
 
 
 class QuantType(_Named):
@@ -65,11 +70,6 @@ class QuantType(_Named):
     QUInt16 = 4
     QInt4 = 5
     QUInt4 = 6
-
-    @staticmethod
-    def from_string(t: str) -> QuantType:
-        """Return the member of this name."""
-        return as_member(QuantType, t, "quantization type")
 
     @property
     def qtype(self) -> QType:
@@ -103,11 +103,6 @@ class QuantFormat(_Named):
     QOperator = 0
     QDQ = 1
 
-    @staticmethod
-    def from_string(format: str) -> QuantFormat:
-        """Return the member of this name."""
-        return as_member(QuantFormat, format, "quantization format")
-
 
 class QuantizationMode(_Named):
     """Which operators a quantized model is made of."""
@@ -115,22 +110,12 @@ class QuantizationMode(_Named):
     IntegerOps = 0
     QLinearOps = 1
 
-    @staticmethod
-    def from_string(mode: str) -> QuantizationMode:
-        """Return the member of this name."""
-        return as_member(QuantizationMode, mode, "quantization mode")
-
 
 class QuantizedValueType(_Named):
     """What a quantized tensor was in the float model."""
 
     Input = 0
     Initializer = 1
-
-    @staticmethod
-    def from_string(v: str) -> QuantizedValueType:
-        """Return the member of this name."""
-        return as_member(QuantizedValueType, v, "kind of value")
 
 
 class CalibrationMethod(_SameName):
@@ -146,6 +131,12 @@ class CalibrationMethod(_SameName):
     Distribution = 3
 
 
+_WORDS = {
+    "QuantType": "quantization type",
+    "QuantFormat": "quantization format",
+    "QuantizationMode": "quantization mode",
+    "QuantizedValueType": "kind of value",
+}
 _E = TypeVar("_E", bound=Enum)
 
 
@@ -183,12 +174,7 @@ def with_own_members(config: Any) -> Any:
 
 
 def as_quant_type(value: Any, what: str) -> QuantType:
-    """Return the type meant by a member, a name, or an element type of `onnx.TensorProto`.
-
-    >>> import onnx
-    >>> as_quant_type(onnx.TensorProto.UINT8, "weight type")
-    <QuantType.QUInt8: 1>
-    """
+    """Return the type meant by a member, a name, or an element type of `onnx.TensorProto`."""
     if isinstance(value, int) and not isinstance(value, bool | Enum) and value in _BY_ELEMENT_TYPE:
         return _BY_ELEMENT_TYPE[value]
     return as_member(QuantType, value, what)

@@ -31,43 +31,23 @@ _R = TypeVar("_R")
 
 
 class InvalidSettingError(RecipeError, ValueError):
-    """A setting that is refused, which ONNX Runtime's tool does with a ValueError.
-
-    >>> issubclass(InvalidSettingError, ValueError)
-    True
-    """
+    """A setting that is refused, which ONNX Runtime's tool does with a ValueError."""
 
 
 class InvalidDataError(DataError, ValueError):
-    """Calibration data, or a cache of it, that cannot be used.
-
-    >>> issubclass(InvalidDataError, ValueError)
-    True
-    """
+    """Calibration data, or a cache of it, that cannot be used."""
 
 
 class InvalidModelError(ModelError, ValueError):
-    """A model that is not there, or that cannot be quantized.
-
-    >>> issubclass(InvalidModelError, ValueError)
-    True
-    """
+    """A model that is not there, or that cannot be quantized."""
 
 
 class InvalidOutputError(OutputError, FileNotFoundError):
-    """A place where nothing can be written.
-
-    >>> issubclass(InvalidOutputError, OSError)
-    True
-    """
+    """A place where nothing can be written."""
 
 
 class PackageNeededError(MissingPackageError, RuntimeError):
-    """An optional package is needed and not installed.
-
-    >>> issubclass(PackageNeededError, RuntimeError)
-    True
-    """
+    """An optional package is needed and not installed."""
 
 
 _BUILTIN: dict[type[BitwrightError], type[BitwrightError]] = {

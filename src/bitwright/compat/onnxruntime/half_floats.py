@@ -14,6 +14,16 @@ from bitwright.run import open_session
 __all__ = ["takes_float16_scales"]
 
 _FUSED = op_types(lambda op: op.float32_scales == "fused")
+# 15360 are the bits of 1.
+_SUM = """
+<ir_version: 10, opset_import: ["": 21]>
+sum (float16[1] x) => (uint8[1] result) <float16 scale = {15360}, uint8 zero = {0}> {
+    codes = QuantizeLinear(x, scale, zero)
+    rounded = DequantizeLinear(codes, scale, zero)
+    sum = Add(rounded, rounded)
+    result = QuantizeLinear(sum, scale, zero)
+}
+"""
 _FUSED_EVERYWHERE = "Concat"  # it has a float16 kernel on every machine
 
 
@@ -31,25 +41,9 @@ def takes_float16_scales(model: ir.Model, quantized: frozenset[str] | None) -> b
 @cache
 def _has_float16_kernels() -> bool:
     """Whether a sum between pairs with float16 scales is refused here."""
-    from onnx import TensorProto, helper
+    import onnx.parser
 
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["codes"]),
-        helper.make_node("DequantizeLinear", ["codes", "scale", "zero"], ["rounded"]),
-        helper.make_node("Add", ["rounded", "rounded"], ["sum"]),
-        helper.make_node("QuantizeLinear", ["sum", "scale", "zero"], ["result"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "sum",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT16, [1])],
-        [helper.make_tensor_value_info("result", TensorProto.UINT8, [1])],
-        [
-            helper.make_tensor("scale", TensorProto.FLOAT16, [], [1.0]),
-            helper.make_tensor("zero", TensorProto.UINT8, [], [0]),
-        ],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    model = onnx.parser.parse_model(_SUM)
     try:
         open_session(load_model(model))
     except ModelError:

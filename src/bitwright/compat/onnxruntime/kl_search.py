@@ -77,9 +77,6 @@ def smooth_counts(counts: npt.NDArray[Any], epsilon: float = _EPSILON) -> F32 | 
     """Return counts with `epsilon` in every empty bin, taken from the others.
 
     None where there is nothing to take it from.
-
-    >>> smooth_counts(np.array([0, 2, 2])).round(5).tolist()
-    [9.999999747378752e-05, 1.9999500513076782, 1.9999500513076782]
     """
     empty = counts == 0
     number = int(np.count_nonzero(empty))

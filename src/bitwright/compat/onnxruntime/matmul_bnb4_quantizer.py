@@ -1,20 +1,4 @@
-"""4-bit weights in bitsandbytes' formats, by the names of ONNX Runtime's module, and its command.
-
->>> from onnx import TensorProto, helper
->>> weight = helper.make_tensor("w", TensorProto.FLOAT, [32, 4], [0.5] * 128)
->>> graph = helper.make_graph(
-...     [helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")],
-...     "g",
-...     [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 32])],
-...     [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
-...     [weight],
-... )
->>> model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
->>> quantizer = MatMulBnb4Quantizer(model, MatMulBnb4Quantizer.NF4, 64)
->>> quantizer.process()
->>> [node.op_type for node in quantizer.model.nodes()]
-['MatMulBnb4']
-"""
+"""4-bit weights in bitsandbytes' formats, by the names of ONNX Runtime's module and command."""
 
 from __future__ import annotations
 
@@ -155,11 +139,7 @@ def _make_quantizer(options: argparse.Namespace) -> MatMulBnb4Quantizer:
 
 
 def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the flags of a command line, by default of this process.
-
-    >>> parse_args(["--input_model", "m.onnx", "--output_model", "q.onnx"]).block_size
-    64
-    """
+    """Return the flags of a command line, by default of this process."""
     parser = make_parser(
         "matmul_bnb4_quantizer",
         "Store the constant matrices of MatMul nodes in 4 bits, FP4 or NF4.",

@@ -1,13 +1,4 @@
-"""Weights in 2, 4 or 8 bits, by the names of ONNX Runtime's module, and its command.
-
->>> import bitwright
->>> quantizer = MatMulNBitsQuantizer(
-...     bitwright.load_demo().model_path, block_size=32, op_types_to_quantize=("MatMul", "Gemm")
-... )
->>> quantizer.process()
->>> quantizer.model.nodes()[-1].op_type
-'MatMulNBits'
-"""
+"""Weights in 2, 4 or 8 bits, by the names of ONNX Runtime's module, and its command."""
 
 from __future__ import annotations
 
@@ -312,11 +303,7 @@ def _config(options: argparse.Namespace) -> WeightOnlyQuantConfig:
 
 
 def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the flags of a command line, by default of this process.
-
-    >>> parse_args(["--input_model", "m.onnx", "--output_model", "q.onnx"]).block_size
-    32
-    """
+    """Return the flags of a command line, by default of this process."""
     parser = make_parser(
         "matmul_nbits_quantizer",
         "Store the constant weights of products as low-bit integers.",

@@ -56,11 +56,7 @@ class ONNXModel(peer("onnx_model").ONNXModel):  # type: ignore[misc]
 
 
 def name_of_copy(name: str, taken: Container[str]) -> str:
-    """Return a name for a copy that nothing has yet.
-
-    >>> name_of_copy("w", {"w", "w_1"})
-    'w_2'
-    """
+    """Return a name for a copy that nothing has yet."""
     names = (f"{name}_{number}" for number in count(1))
     return next(name for name in names if name not in taken)
 

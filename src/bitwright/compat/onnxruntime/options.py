@@ -42,11 +42,7 @@ TypeReader = Callable[[Any, str], QType]
 
 
 def translate_options(options: Mapping[str, Any] | None) -> RecipeParts:
-    """Return what the options ask for; one without an effect is ignored with a warning, as there.
-
-    >>> translate_options({"ActivationSymmetric": True}).recipe
-    {'activation_symmetric': True}
-    """
+    """Return what the options ask for; those without an effect are ignored with a warning."""
     parts = RecipeParts()
     for option, changes in translate(options, OPTIONS, ignore=True):
         parts.apply(option, changes)
@@ -59,11 +55,7 @@ def translate_options(options: Mapping[str, Any] | None) -> RecipeParts:
 
 
 def read_channel_axes(what: str, given: Any) -> dict[str, int]:
-    """Return the channel axis of each op type that is named.
-
-    >>> read_channel_axes("axes", {"MatMul": {"axis": 1}, "Gemm": 0})
-    {'MatMul': 1, 'Gemm': 0}
-    """
+    """Return the channel axis of each op type that is named."""
     axes: dict[str, Any] = {}
     for op_type, entry in read_mapping(what, given, "op types").items():
         axes[op_type] = entry.get("axis") if isinstance(entry, Mapping) else entry

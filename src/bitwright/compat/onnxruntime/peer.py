@@ -28,11 +28,7 @@ _DUNDER_NAMES = ("__producer__", "__version__")
 
 
 def peer(module: str = "") -> ModuleType:
-    """Import a module of the installed `onnxruntime.quantization`, by its path below it.
-
-    >>> peer("operators.conv").QDQConv.__module__
-    'onnxruntime.quantization.operators.conv'
-    """
+    """Import a module of the installed `onnxruntime.quantization`, by its path below it."""
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     try:

@@ -34,11 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the flags of a command line, by default of this process.
-
-    >>> parse_arguments(["--input", "m.onnx", "--output", "r.onnx"]).int_max
-    2147483647
-    """
+    """Return the flags of a command line, by default of this process."""
     parser = argparse.ArgumentParser(
         prog="python -m bitwright.compat.onnxruntime.preprocess",
         description="Fill in the shapes of a model and clean it up, before it is quantized.",

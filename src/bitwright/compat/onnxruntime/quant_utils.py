@@ -34,12 +34,7 @@ __getattr__, __dir__ = hand_on(__name__)
 
 
 def load_model_with_shape_infer(model_path: str | Path | onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model, its external data loaded and its shapes inferred; no file is written.
-
-    >>> import bitwright
-    >>> len(load_model_with_shape_infer(bitwright.load_demo().model_path).graph.value_info) > 0
-    True
-    """
+    """Return a model, its external data loaded and its shapes inferred; no file is written."""
     model = graph.load_model(model_path)
     graph.infer_shapes(model)
     proto = ir.to_proto(ir.external_data.load_to_model(model))
@@ -48,13 +43,7 @@ def load_model_with_shape_infer(model_path: str | Path | onnx.ModelProto) -> onn
 
 
 def save_and_reload_model_with_shape_infer(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a model with its shapes inferred; nothing is saved.
-
-    >>> import bitwright
-    >>> demo = onnx.load(bitwright.load_demo().model_path)
-    >>> len(save_and_reload_model_with_shape_infer(demo).graph.value_info) > 0
-    True
-    """
+    """Return a copy of a model with its shapes inferred; nothing is saved."""
     return load_model_with_shape_infer(model)
 
 
@@ -87,24 +76,13 @@ def get_qrange_for_qType(  # noqa: N802
     reduce_range: bool = False,
     symmetric: bool = False,
 ) -> int:
-    """Return the largest integer of a type minus the least; the peer's difference overflows.
-
-    >>> get_qrange_for_qType(onnx.TensorProto.INT8)
-    255
-    """
+    """Return the largest integer of a type minus the least; the peer's difference overflows."""
     low, high = peer("quant_utils").get_qmin_qmax_for_qType(qType, reduce_range, symmetric)
     return int(high) - int(low)
 
 
 def optimize_model(model_path: str | Path, opt_model_path: str | Path) -> None:
-    """Write a model with its constants and batch norms folded, which newer releases lack.
-
-    >>> import bitwright, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     optimize_model(bitwright.load_demo().model_path, f"{folder}/m.onnx")
-    ...     bitwright.inspect(f"{folder}/m.onnx").is_quantized
-    False
-    """
+    """Write a model with its constants and batch norms folded, which newer releases lack."""
     preprocess(model_path, opt_model_path, onnx_shapes=False, symbolic_shapes=False)
 
 

@@ -63,11 +63,7 @@ class PeerRanges:
         )
 
     def stored(self) -> Any:
-        """Return the ranges of the cache, or None where they are to be found anew.
-
-        >>> PeerRanges(CalibrationMethod.MinMax).stored() is None
-        True
-        """
+        """Return the ranges of the cache, or None where they are to be found anew."""
         if self.cache is None or not self.cache.exists():
             return None
         if not self.cache.is_file():
@@ -111,13 +107,7 @@ class PeerRanges:
 
 
 def as_sketches(tensors_range: Any) -> dict[str, TensorSketch]:
-    """Return ranges as what calibration would have seen: their two ends.
-
-    >>> from bitwright.compat.onnxruntime import TensorData
-    >>> one = TensorData(lowest=np.float32(-1), highest=np.float32(2))
-    >>> as_sketches({"x": one})["x"].high
-    2.0
-    """
+    """Return ranges as what calibration would have seen: their two ends."""
     sketches = {}
     for name, data in (tensors_range or {}).items():
         if not hasattr(data, "range_value"):
@@ -128,11 +118,7 @@ def as_sketches(tensors_range: Any) -> dict[str, TensorSketch]:
 
 
 def is_sketch_file(path: Path | None) -> bool:
-    """Whether a file holds sketches, as caches did before they were JSON.
-
-    >>> is_sketch_file(None)
-    False
-    """
+    """Whether a file holds sketches, as caches did before they were JSON."""
     if path is None or not path.is_file():
         return False
     with path.open("rb") as file:

@@ -37,11 +37,7 @@ _CLASSES: dict[QuantFormat | None, tuple[str, str]] = {
 
 
 def default_op_types(written: QuantFormat | None) -> list[str]:
-    """Return the op types that the registries list for a format; None is a dynamic model.
-
-    >>> default_op_types(None)[:2]
-    ['Attention', 'Conv']
-    """
+    """Return the op types that the registries list for a format; None is a dynamic model."""
     return sorted(_keys(peer("registry"), written))
 
 
@@ -73,12 +69,7 @@ def foreign_op_types(
     written: QuantFormat | None,
     op_types: Iterable[str] | None,
 ) -> set[str]:
-    """Return the selected op types of a model whose class is another than the installed one.
-
-    >>> import bitwright
-    >>> foreign_op_types(bitwright.load_demo().model_path, QuantFormat.QDQ, None)
-    set()
-    """
+    """Return the selected op types of a model whose class is another than the installed one."""
     if not was_imported(f"{PEER}.registry"):  # nor changed by anybody
         return set()
     name, generic = _CLASSES[written]

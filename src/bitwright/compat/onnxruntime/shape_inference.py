@@ -140,11 +140,7 @@ def read_external_data(
     threshold: int,
     attributes: bool = True,
 ) -> ExternalData | None:
-    """Return which tensors of a model go to other files, or None; what has no effect is warned of.
-
-    >>> read_external_data("m.onnx", True, True, "weights.bin", 0).location
-    'weights.bin'
-    """
+    """Return which tensors go to other files, or None; warn of what has no effect."""
     if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 0:
         raise RecipeError(f"external_data_size_threshold is a number of bytes, not {threshold!r}.")
     # Another tool's page has "./" for "beside the model".

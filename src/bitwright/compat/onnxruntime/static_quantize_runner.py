@@ -100,9 +100,6 @@ def get_tensor_quant_overrides(file: str | Path | None) -> dict[str, list[dict[s
 
     Each entry has both. Types may be given by name: {"x": [{"scale": 0.1, "zero_point": 3,
     "quant_type": "QUInt8"}]}. Without a file nothing is overridden.
-
-    >>> get_tensor_quant_overrides(None)
-    {}
     """
     if not file:
         return {}
@@ -130,9 +127,6 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     """Return the flags of a command line, by default of this process, as the peer reads them.
 
     An axis is a number here; the peer leaves it a text, and fails.
-
-    >>> parse_arguments(["-i", "m.onnx", "-o", "q.onnx", "--per_channel"]).weight_type
-    'qint8'
     """
     before = sys.argv
     sys.argv = [_COMMAND, *(before[1:] if arguments is None else arguments)]

@@ -69,12 +69,7 @@ def static_recipe(
 
 
 def check_types(quant_format: QuantFormat, activation_type: Any, weight_type: Any) -> None:
-    """Refuse types that do not go together, or not with the format, in words that scripts match.
-
-    >>> check_types(QuantFormat.QOperator, QuantType.QInt16, QuantType.QInt8)
-    Traceback (most recent call last):
-    bitwright.errors.RecipeError: Only QuantFormat.QDQ supports 16-bit quantization types.
-    """
+    """Refuse types that do not go together, or not with the format, in words that scripts match."""
     activation = as_quant_type(activation_type, "activation type")
     weight = as_quant_type(weight_type, "weight type")
     opening = "ONNXRuntime quantization doesn't support data format:"

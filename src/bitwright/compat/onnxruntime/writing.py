@@ -32,16 +32,7 @@ def write_model(
     *,
     external_data: bool,
 ) -> Result | None:
-    """Write what a job gives; the float model, and None, where it has nothing to quantize.
-
-    >>> import tempfile, warnings, bitwright
-    >>> def job(): raise NothingQuantizedError("nothing was quantized.")
-    >>> with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True):
-    ...     path = f"{folder}/q.onnx"
-    ...     write_model(job, bitwright.load_demo().model_path, path, external_data=False)
-    ...     bitwright.inspect(path).is_quantized
-    False
-    """
+    """Write what a job gives; the float model, and None, where it has nothing to quantize."""
     # There the output may be the input; a file is replaced at the end, by a rename.
     graph.check_destination(model_output)
     outside = True if external_data else None

@@ -79,12 +79,7 @@ class QuantizationConfig:
 
 @dataclass(kw_only=True)
 class RefusedPreset(QuantizationConfig):
-    """A preset that can be imported, and is an error when a model is quantized with it.
-
-    >>> RefusedPreset(why="there is no preset 'VINT8'").arguments()
-    Traceback (most recent call last):
-    bitwright.compat.onnxruntime.errors.InvalidSettingError: there is no preset 'VINT8'.
-    """
+    """A preset that can be imported, and is an error when a model is quantized with it."""
 
     why: str
 
@@ -154,13 +149,7 @@ class QConfig:
         return Config(global_quant_config=get_default_config(name))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the configuration in plain dicts, lists, names and numbers, as JSON takes them.
-
-        >>> from bitwright.compat.quark import Int8Spec, QLayerConfig, UInt8Spec
-        >>> layer = QLayerConfig(input_tensors=UInt8Spec(), weight=Int8Spec())
-        >>> QConfig(global_config=layer).to_dict()["global_config"]["weight"]["spec"]
-        'Int8Spec'
-        """
+        """Return the configuration in plain dicts, lists, names and numbers, as JSON takes them."""
         return config_to_dict(self)
 
     @classmethod

@@ -1,8 +1,4 @@
-"""Number types by the names that they have in Quark.
-
->>> parse_data_type("UInt8") is UInt8
-True
-"""
+"""Number types by the names that they have in Quark."""
 
 from __future__ import annotations
 

@@ -19,21 +19,12 @@ __all__ = ["QuantizationParams", "QuantizerError", "parameters_of_ranges"]
 
 
 class QuantizerError(RecipeError, ValueError):
-    """A method was asked for what the model or its ranges do not have.
-
-    >>> issubclass(QuantizerError, ValueError)
-    True
-    """
+    """A method was asked for what the model or its ranges do not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizationParams:
-    """The scale and the zero point of an activation, also by name as of a dict.
-
-    >>> from bitwright.numerics.types import UINT8
-    >>> QuantizationParams(np.float32(0.5), np.uint8(3), UINT8)["scale"]
-    np.float32(0.5)
-    """
+    """The scale and the zero point of an activation, also by name as of a dict."""
 
     scale: Any
     zero_point: Any

@@ -76,12 +76,7 @@ def choose_layers(
 
 
 def distance_of(settings: Mapping[str, Any]) -> Callable[[Outputs, Outputs], float]:
-    """Return the distance that a configuration asks for, of all samples.
-
-    >>> distance_of({"metric_default": "cosin"})
-    Traceback (most recent call last):
-    bitwright.errors.RecipeError: unknown metric_default 'cosin'. Did you mean 'cosine'?
-    """
+    """Return the distance that a configuration asks for, of all samples."""
     own, evaluate = settings.get("metric_distance_fn"), settings.get("metric_evaluate_fn")
     if own is not None and evaluate is not None:
         raise RecipeError("metric_distance_fn and metric_evaluate_fn are two metrics; give one.")

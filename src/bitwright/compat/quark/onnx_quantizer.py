@@ -138,19 +138,7 @@ class VitisONNXQuantizer(TensorQuantizer):
 
 
 class ONNXQuantizer(VitisONNXQuantizer):
-    """The same with float scales from the whole of each range.
-
-    >>> import bitwright
-    >>> model = onnx.load(bitwright.load_demo().model_path)
-    >>> weight = model.graph.initializer[0]
-    >>> mode = QuantizationMode.QLinearOps
-    >>> quantizer = ONNXQuantizer(
-    ...     model, False, False, mode, True, "QInt8", "QUInt8", {}, [], [], []
-    ... )
-    >>> names = quantizer.quantize_initializer(weight, "QInt8")
-    >>> names == tuple(f"{weight.name}_{end}" for end in ("quantized", "zero_point", "scale"))
-    True
-    """
+    """The same with float scales from the whole of each range."""
 
     def __init__(
         self,

@@ -203,11 +203,7 @@ def _pair_options(config: QuantizationConfig, model: Any) -> dict[str, Any]:
 
 
 def fused_options(config: QuantizationConfig) -> tuple[str, ...]:
-    """Return the options of activations that have no pair before them, where nothing is said.
-
-    >>> fused_options(QuantizationConfig())
-    ('RemoveQDQConvLeakyRelu', 'RemoveQDQConvPRelu')
-    """
+    """Return the options of activations that have no pair before them, where nothing is said."""
     always = ("RemoveQDQConvLeakyRelu", "RemoveQDQConvPRelu")
     symmetric = config.extra_options.get("ActivationSymmetric") or config.enable_npu_cnn
     stays = config.extra_options.get("FoldRelu") is False

@@ -44,11 +44,7 @@ Quantized = tuple[list[str], list[str], list[str], list[onnx.NodeProto]]
 
 @dataclass(frozen=True, slots=True)
 class QuantizedValue:
-    """Where the quantized form of a tensor is, and its parameters.
-
-    >>> QuantizedValue("w", "w_quantized", "w_scale", "w_zero_point").axis is None
-    True
-    """
+    """Where the quantized form of a tensor is, and its parameters."""
 
     original_name: str
     q_name: str

@@ -71,11 +71,7 @@ class INTQuantFunction(torch.autograd.Function):
 
 
 class INTDeQuantFunction(torch.autograd.Function):
-    """Dequantize as DequantizeLinear does; the gradient is the scale.
-
-    >>> INTDeQuantFunction.apply(torch.tensor([4.0]), torch.tensor(0.5), torch.tensor(1))
-    tensor([1.5000])
-    """
+    """Dequantize as DequantizeLinear does; the gradient is the scale."""
 
     @staticmethod
     def forward(
@@ -93,12 +89,7 @@ class INTDeQuantFunction(torch.autograd.Function):
 
 
 class INTQuantDequantFunction(INTQuantFunction):
-    """Quantize and dequantize as a Q/DQ pair does; the gradient passes straight through.
-
-    >>> half, zero = torch.tensor(0.5), torch.tensor(0)
-    >>> INTQuantDequantFunction.apply(torch.tensor([0.7]), half, zero, -128, 127, RoundHalfToEven)
-    tensor([0.5000])
-    """
+    """Quantize and dequantize as a Q/DQ pair does; the gradient passes straight through."""
 
     forward = _rounding(core.fake_quantize)
 
@@ -171,11 +162,7 @@ class INTQuantizer(torch.nn.Module):
 
 
 class AdaroundConstants:
-    """The ends of AdaRound's stretched sigmoid.
-
-    >>> AdaroundConstants.ZETA, AdaroundConstants.GAMMA
-    (1.1, -0.1)
-    """
+    """The ends of AdaRound's stretched sigmoid."""
 
     GAMMA = core.GAMMA
     ZETA = core.ZETA
@@ -221,12 +208,7 @@ class AdaroundINTQuantizer(INTQuantizer):
 
 
 class FPQuantizer(INTQuantizer):
-    """A quantizer to float16 or bfloat16, with a scale and zero point all the same.
-
-    >>> one, zero = torch.tensor(1.0), torch.tensor(0.0)
-    >>> FPQuantizer(one, zero, -3e38, 3e38)(torch.tensor([1.001]))
-    tensor([1.])
-    """
+    """A quantizer to float16 or bfloat16, with a scale and zero point all the same."""
 
     def __init__(
         self,

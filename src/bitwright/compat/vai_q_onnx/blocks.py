@@ -34,11 +34,7 @@ _FIXED = ("axis", "convert_to_bfloat_before_bfp", "use_compiler_version_cpu_kern
 
 
 def attributes_of(option: str) -> Row:
-    """Return the row of either option: its attributes, and how mantissas are rounded.
-
-    >>> attributes_of("MXAttributes")("it", {"rounding_mode": 2})["emulate.block_rounding"]
-    'half-even'
-    """
+    """Return the row of either option: its attributes, and how mantissas are rounded."""
 
     def row(what: str, value: Any) -> Changes:
         given = read_mapping(what, value, "attributes")

@@ -146,11 +146,7 @@ _METHODS: dict[str, type[Enum]] = {
 
 
 def read_type(value: Any, what: str) -> QType:
-    """Return the number type of a member of any package's enumeration, or of its name.
-
-    >>> read_type("QUInt32", "weight type").name
-    'uint32'
-    """
+    """Return the number type of a member of any package's enumeration, or of its name."""
     if isinstance(value, QType):
         return value
     name = value.name if isinstance(value, Enum) else value
@@ -160,11 +156,7 @@ def read_type(value: Any, what: str) -> QType:
 
 
 def read_format(value: Any) -> tuple[str, QType | None]:
-    """Return the recipe's format, and the number type that the format stands for, if any.
-
-    >>> read_format(VitisQuantFormat.QDQ), read_format("QDQ")
-    (('extended', None), ('qdq', None))
-    """
+    """Return the recipe's format, and the number type that the format stands for, if any."""
     kind = type(value).__name__ if isinstance(value, Enum) else "QuantFormat"
     name = value.name if isinstance(value, Enum) else value
     known = _FORMATS.get(kind, {})
@@ -177,11 +169,7 @@ def read_format(value: Any) -> tuple[str, QType | None]:
 
 
 def read_method(value: Any) -> Enum:
-    """Return the calibration method as a member of one of the enumerations of this module.
-
-    >>> read_method("MinMSE")
-    <PowerOfTwoMethod.MinMSE: 1>
-    """
+    """Return the calibration method as a member of one of the enumerations of this module."""
     if isinstance(value, Enum):
         kinds = [_METHODS[type(value).__name__]] if type(value).__name__ in _METHODS else []
         name, given = value.name, f"{type(value).__name__}.{value.name}"

@@ -101,11 +101,7 @@ options themselves.
 
 
 def read_request(arguments: Mapping[str, Any], options: Mapping[str, Any] | None) -> RecipeParts:
-    """Return what arguments of `quantize_static` and its `extra_options` ask for.
-
-    >>> read_request({"enable_dpu": True}, {"AlignPool": False}).notes
-    ['enable_dpu is called enable_npu_cnn today.']
-    """
+    """Return what arguments of `quantize_static` and its `extra_options` ask for."""
     parts = read_options(options)
     notes = []
     for name, value in arguments.items():

@@ -251,11 +251,7 @@ def _fine_tuning(parts: RecipeParts) -> FineTuning | None:
 
 
 def choose_ranges(method: Enum, parts: RecipeParts) -> dict[str, Any]:
-    """Return how ranges and scales are chosen, as fields of a recipe.
-
-    >>> choose_ranges(PowerOfTwoMethod.NonOverflow, RecipeParts())["scales"]
-    'power-of-two'
-    """
+    """Return how ranges and scales are chosen, as fields of a recipe."""
     check_settings(method, parts, _METHODS)
     asked = parts.calibration
     in_powers = isinstance(method, PowerOfTwoMethod)

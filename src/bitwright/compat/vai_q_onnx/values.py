@@ -93,11 +93,7 @@ def read_op_type_pairs(what: str, given: Any) -> tuple[tuple[str, ...], ...]:
 
 
 def random_shapes(given: Any) -> Any:
-    """Return shapes as random data takes them: by name, or one for each input.
-
-    >>> random_shapes([1, 3, 8, 8])
-    [(1, 3, 8, 8)]
-    """
+    """Return shapes as random data takes them: by name, or one for each input."""
     if not len(given):
         return None
     if isinstance(given, Mapping):

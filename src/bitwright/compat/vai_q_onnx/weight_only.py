@@ -51,13 +51,7 @@ _GPTQ_WITH_ACTIVATIONS = {
 def weight_recipe(
     options: Mapping[str, Any], select: Mapping[str, Any], name: str
 ) -> Recipe | None:
-    """Return the recipe of options with `UseMatMulNBits`; None: they ask for something else.
-
-    >>> options = {"UseMatMulNBits": True, "MatMulNBitsParams": {"GroupSize": 32, "Bits": 8}}
-    >>> found = weight_recipe(options, {}, "nbits")
-    >>> found.weights.bits, found.weights.block_size, found.weights.symmetric
-    (8, 32, True)
-    """
+    """Return the recipe of options with `UseMatMulNBits`; None: they ask for something else."""
     if not options.get("UseMatMulNBits"):
         _warn_of_idle_settings(options)
         return None

@@ -130,11 +130,7 @@ class RTNConfig(WeightOnlyConfig):
 
 @dataclass
 class GPTQConfig(WeightOnlyConfig):
-    """GPTQ, which needs data.
-
-    >>> GPTQConfig(weight_sym=False).percdamp
-    0.01
-    """
+    """GPTQ, which needs data."""
 
     name: ClassVar[str] = "gptq"
     percdamp: Any = 0.01
@@ -150,11 +146,7 @@ class GPTQConfig(WeightOnlyConfig):
 
 @dataclass
 class AWQConfig(WeightOnlyConfig):
-    """AWQ, which needs data.
-
-    >>> AWQConfig().enable_mse_search
-    True
-    """
+    """AWQ, which needs data."""
 
     name: ClassVar[str] = "awq"
     enable_auto_scale: Any = True

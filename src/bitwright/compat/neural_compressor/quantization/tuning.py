@@ -33,10 +33,7 @@ _CPU = ["CPUExecutionProvider"]
 
 @dataclass
 class TuningConfig:
-    """What to try in turn, and how far the metric may fall, as a share of float's.
-
-    >>> TuningConfig(tolerable_loss=0.02).config_set
-    """
+    """What to try in turn, and how far the metric may fall, as a share of float's."""
 
     config_set: Any = None
     """A configuration, a recipe or its name, or several of these; None: int8."""

@@ -76,11 +76,7 @@ class RestoreMode(Enum):
 
 @dataclass
 class QuantizationParameters:
-    """How weights, or activations, are quantized; None is as the preset says.
-
-    >>> QuantizationParameters(mode=QuantizationMode.ASYMMETRIC).mode
-    <QuantizationScheme.ASYMMETRIC: 'asymmetric'>
-    """
+    """How weights, or activations, are quantized; None is as the preset says."""
 
     num_bits: int | None = None
     mode: QuantizationMode | None = None
@@ -150,11 +146,7 @@ class AdvancedQuantizationParameters:
 
 @dataclass
 class AdvancedAccuracyRestorerParameters:
-    """Further options of the search for a model within the drop.
-
-    >>> AdvancedAccuracyRestorerParameters(ranking_subset_size=25).tune_hyperparams
-    False
-    """
+    """Further options of the search for a model within the drop."""
 
     max_num_iterations: int = sys.maxsize
     tune_hyperparams: bool = False

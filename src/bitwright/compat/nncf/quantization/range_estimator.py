@@ -43,11 +43,7 @@ class AggregatorType(Enum):
 
 @dataclass
 class StatisticsCollectorParameters:
-    """How one end of a range is found; None is the usual way.
-
-    >>> StatisticsCollectorParameters(StatisticsType.QUANTILE).quantile_outlier_prob
-    0.0001
-    """
+    """How one end of a range is found; None is the usual way."""
 
     statistics_type: StatisticsType | None = None
     aggregator_type: AggregatorType | None = None
@@ -73,11 +69,7 @@ def _both(
 
 
 class RangeEstimatorParametersSet:
-    """The usual ways to find both ends.
-
-    >>> RangeEstimatorParametersSet.MEAN_MINMAX.max.aggregator_type
-    <AggregatorType.MEAN: 'mean'>
-    """
+    """The usual ways to find both ends."""
 
     MINMAX = _both(StatisticsType.MIN, StatisticsType.MAX, AggregatorType.MIN, AggregatorType.MAX)
     MEAN_MINMAX = _both(StatisticsType.MIN, StatisticsType.MAX, AggregatorType.MEAN)

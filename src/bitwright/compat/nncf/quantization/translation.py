@@ -42,11 +42,7 @@ _FLOATS = "for eight-bit floats take bitwright.quantize with target='nvidia-tens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options that quantization has with accuracy control and without.
-
-    >>> Options(preset=QuantizationPreset.MIXED).recipe("model.onnx").activation_symmetric
-    False
-    """
+    """The options that quantization has with accuracy control and without."""
 
     mode: QuantizationMode | None = None
     preset: QuantizationPreset | None = None
