@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bitwright.data import open_data
-from bitwright.data.holdout import split_holdout, split_samples
+from bitwright.data.holdout import HoldoutSplit, split_samples
 from bitwright.data.specs import InputSpec
 from bitwright.errors import DataError
 
@@ -19,7 +19,7 @@ def stream(count):
 
 @given(count=st.integers(0, 120), every=st.integers(2, 12), most=st.integers(0, 9))
 def test_every_sample_goes_to_exactly_one_side_in_order(count, every, most):
-    split = split_holdout(stream(count), every=every, most=most)
+    split = HoldoutSplit(stream(count), every=every, most=most)
     kept = numbers(split)
     held = numbers(split.holdout)
     assert sorted(kept + held) == list(range(count))
@@ -32,10 +32,10 @@ def test_every_sample_goes_to_exactly_one_side_in_order(count, every, most):
 @given(count=st.integers(1, 120))
 def test_the_hint_is_the_number_of_calibration_samples(count):
     spec = InputSpec("x", np.dtype("int64"), ())
-    split = split_holdout(open_data(list(stream(count)), [spec]))
+    split = HoldoutSplit(open_data(list(stream(count)), [spec]))
     assert split.len_hint == len(list(split))
-    assert split_holdout(stream(3)).len_hint is None
-    assert split_holdout(list(stream(9))).len_hint == 8
+    assert HoldoutSplit(stream(3)).len_hint is None
+    assert HoldoutSplit(list(stream(9))).len_hint == 8
 
 
 def test_kept_samples_survive_a_reused_buffer():
@@ -46,14 +46,14 @@ def test_kept_samples_survive_a_reused_buffer():
             buffer[0] = number
             yield {"x": buffer}
 
-    split = split_holdout(reuse())
+    split = HoldoutSplit(reuse())
     for _ in split:
         pass
     assert [int(sample["x"][0]) for sample in split.holdout] == [7, 15]
 
 
 def test_a_second_pass_starts_anew():
-    split = split_holdout(list(stream(8)))
+    split = HoldoutSplit(list(stream(8)))
     assert numbers(split) == numbers(split)
     assert numbers(split.holdout) == [7]
 
@@ -61,7 +61,7 @@ def test_a_second_pass_starts_anew():
 @pytest.mark.parametrize(("options", "words"), [({"every": 1}, "every=1"), ({"most": -1}, "most")])
 def test_impossible_splits_are_refused(options, words):
     with pytest.raises(DataError, match=words):
-        split_holdout([], **options)
+        HoldoutSplit([], **options)
 
 
 @pytest.mark.parametrize("count", [8, 9, 40, 200])
@@ -75,6 +75,6 @@ def test_two_halves_and_the_holdout_make_the_whole(count):
     assert [part.len_hint for part in given] == [len(part) for part in parts]
     assert 0 <= len(parts[0]) - len(parts[1]) <= 1
     assert [int(sample["x"][0]) for sample in split.calibration] == sorted(parts[0] + parts[1])
-    held = split_holdout(stream)
+    held = HoldoutSplit(stream)
     list(held)
     assert parts[2] == [int(sample["x"][0]) for sample in held.holdout]

@@ -1,13 +1,17 @@
 import numpy as np
 import pytest
 
-from bitwright.data.random import random_samples
+from bitwright.data.random import RandomData
 from bitwright.data.specs import InputSpec
 from bitwright.errors import DataError
 
 IMAGE = InputSpec("image", np.dtype("float32"), ("batch", 3, "h", "w"))
 IDS = InputSpec("ids", np.dtype("int64"), ("batch", "length"))
 MASK = InputSpec("mask", np.dtype("bool"), ("batch", "length"))
+
+
+def random_samples(specs, **options):
+    return RandomData(**options).samples(specs)
 
 
 def test_the_same_seed_gives_the_same_samples_in_every_pass():

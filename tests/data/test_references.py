@@ -7,7 +7,7 @@ from support.elsewhere import Elsewhere
 
 import bitwright
 from bitwright.data import InputSpec, open_data, read_samples, refer_to
-from bitwright.data.holdout import split_holdout
+from bitwright.data.holdout import HoldoutSplit
 
 SPEC = InputSpec("image", np.dtype("float32"), ("n", 3, 8, 8))
 
@@ -51,8 +51,8 @@ def test_what_must_be_read_in_order_is_not_referred_to(tmp_path):
 
 
 def test_a_holdout_of_references_is_that_of_samples(images):
-    references = split_holdout(refer_to(images, [SPEC]))
-    samples = split_holdout(open_data(images, [SPEC]))
+    references = HoldoutSplit(refer_to(images, [SPEC]))
+    samples = HoldoutSplit(open_data(images, [SPEC]))
     seen, wanted = list(read_samples(references)), list(samples)
     assert references.count == samples.count and references.len_hint == samples.len_hint
     assert references.description == samples.description

@@ -9,7 +9,7 @@ from support.plans import edited
 
 import bitwright
 from bitwright import AdaRound, Recipe, load_recipe
-from bitwright.data import split_holdout
+from bitwright.data import HoldoutSplit
 from bitwright.errors import DataError, PlanError, RecipeError
 from bitwright.numerics.types import INT8, INT16
 
@@ -106,7 +106,7 @@ def test_with_one_layer_fast_correction_takes_the_mean_error_away():
         mode: mean_error(
             model,
             quantized(model, samples, "int8", mode, **changes).to_proto(),
-            list(split_holdout(samples)),  # those that it was calibrated on
+            list(HoldoutSplit(samples)),  # those that it was calibrated on
         )
         for mode in ("off", "fast", "sequential")
     }

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from bitwright.data.array_files import ARRAY_READERS, load_arrays, load_npy
 from bitwright.data.images import IMAGE_SUFFIXES, open_images
 from bitwright.data.items import name_item
+from bitwright.data.samples import NamedSample, Samples
 from bitwright.data.specs import InputSpec, Sample, split_stack
 from bitwright.data.tables import load_table
 from bitwright.data.videos import VIDEO_SUFFIXES, video_samples
@@ -22,7 +22,6 @@ from bitwright.support.notices import warn_user
 from bitwright.support.wording import counted
 
 __all__ = [
-    "FileSamples",
     "class_of_images",
     "is_array_file",
     "is_sample_file",
@@ -30,20 +29,6 @@ __all__ = [
     "open_path",
     "open_paths",
 ]
-
-_NamedSample: TypeAlias = tuple[Mapping[str, Any], str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class FileSamples:
-    """The samples in a file or folder, with their file names; read again for each pass."""
-
-    produce: Callable[[], Iterator[_NamedSample]]
-    description: str
-    count: int | None
-    at: Callable[[int], _NamedSample] | None = None
-    """Random access by the number of a sample, where that reads no other one."""
-
 
 # Suffix of a file -> the kind of data in it; all files of a folder are of one kind.
 _KINDS = {
@@ -88,7 +73,7 @@ def class_of_images(path: Path) -> list[int] | None:
     return [number[file] for file in _interleave(contents)]
 
 
-def open_path(path: Path, specs: Sequence[InputSpec], transform: Any = None) -> FileSamples:
+def open_path(path: Path, specs: Sequence[InputSpec], transform: Any = None) -> Samples:
     """Open the samples in a file or in a folder; `transform` is for images and videos.
 
     * A `.npz` file holds one array for each input of the model, under its name; more arrays, such
@@ -133,23 +118,22 @@ of a .npy, .npz or .csv file, an image, a video, or a folder of these.
 
 def open_paths(
     files: Sequence[Path], specs: Sequence[InputSpec], transform: Any, origin: str
-) -> FileSamples:
+) -> Samples:
     """Open files of one kind, whose order is that of the samples."""
     specs = tuple(specs)
     kind = _one_kind(origin, files)
     if kind == "images":
-        count, produce, make = open_images(list(files), specs, transform)
-        return FileSamples(produce, _described(origin, files, "image"), count, make)
+        return open_images(list(files), specs, transform, _described(origin, files, "image"))
     if kind == "videos":
         described = _described(origin, files, "video")
-        return FileSamples(lambda: video_samples(files, specs, transform), described, None)
+        return Samples(lambda: video_samples(files, specs, transform), specs, description=described)
     _refuse_preprocess(origin, transform)
     lone = len(files) == 1
     total = _file_samples(files[0], specs, lone=True)[0] if lone else None
     if total == 0:
         raise DataError(f"{str(files[0])!r} holds no samples; give at least one.")
 
-    def produce_arrays() -> Iterator[_NamedSample]:
+    def produce_arrays() -> Iterator[NamedSample]:
         for file in files:
             for sample in _file_samples(file, specs, lone=lone or kind == "tables")[1]:
                 if callable(transform):
@@ -158,22 +142,27 @@ def open_paths(
                 else:
                     yield sample, file.name
 
-    def at(number: int) -> _NamedSample:
+    def at(number: int) -> NamedSample:
         # The file is mapped into memory: samples before this one are not read.
-        return next(islice(_file_samples(files[0], specs, lone=True)[1], number, None)), files[
-            0
-        ].name
+        sample = next(islice(_file_samples(files[0], specs, lone=True)[1], number, None))
+        return sample, files[0].name
 
     described = origin if lone and origin == str(files[0]) else _described(origin, files, "file")
     mapped = lone and files[0].suffix.lower() == ".npy" and not callable(transform)
-    return FileSamples(produce_arrays, described, total, at if mapped else None)
+    return Samples(
+        produce_arrays,
+        specs,
+        description=described,
+        len_hint=total,
+        at=at if mapped else None,
+    )
 
 
 def _described(origin: str, files: Sequence[Path], noun: str) -> str:
     return f"{origin} ({counted(len(files), noun)})"
 
 
-def _open_folder(folder: Path, specs: tuple[InputSpec, ...], transform: Any) -> FileSamples:
+def _open_folder(folder: Path, specs: tuple[InputSpec, ...], transform: Any) -> Samples:
     files, folders, others = _list_folder(folder)
     if files and any(_list_folder(sub)[0] for sub in folders):
         raise DataError(
@@ -239,7 +228,7 @@ def _open_subfolders(
     folders: list[Path],
     specs: tuple[InputSpec, ...],
     transform: Any,
-) -> FileSamples:
+) -> Samples:
     names = {spec.name for spec in specs}
     contents: dict[str, list[Path]] = {}
     for sub in folders:
@@ -270,7 +259,7 @@ def _open_subfolders(
 
 def _open_input_folders(
     folder: Path, contents: Mapping[str, Sequence[Path]], specs: tuple[InputSpec, ...]
-) -> FileSamples:
+) -> Samples:
     """One subfolder for each input: files of the same name make one sample."""
     stems = {name: [file.stem for file in files] for name, files in contents.items()}
     first = specs[0].name
@@ -288,20 +277,17 @@ def _open_input_folders(
                 "save every array with np.save."
             )
 
-    def produce() -> Iterator[_NamedSample]:
+    def produce() -> Iterator[NamedSample]:
         for position, stem in enumerate(stems[first]):
             arrays = {spec.name: load_npy(contents[spec.name][position]) for spec in specs}
             for sample in split_stack(arrays, specs, origin=stem, lone=False)[1]:
                 yield sample, stem
 
-    return FileSamples(
-        produce, f"{folder} ({counted(len(stems[first]), 'file')} for each input)", None
-    )
+    described = f"{folder} ({counted(len(stems[first]), 'file')} for each input)"
+    return Samples(produce, specs, description=described)
 
 
-def _open_named_files(
-    folder: Path, files: Sequence[Path], specs: tuple[InputSpec, ...]
-) -> FileSamples:
+def _open_named_files(folder: Path, files: Sequence[Path], specs: tuple[InputSpec, ...]) -> Samples:
     """One file for each input, named after it, as if they were the arrays of one `.npz`."""
     for file in files:
         if file.suffix.lower() != ".npy":
@@ -312,11 +298,11 @@ def _open_named_files(
     origin = str(folder)
     count, _ = split_stack(arrays, specs, origin=origin, lone=True)
 
-    def produce() -> Iterator[_NamedSample]:
+    def produce() -> Iterator[NamedSample]:
         for sample in split_stack(arrays, specs, origin=origin, lone=True)[1]:
             yield sample, folder.name
 
-    return FileSamples(produce, origin, count)
+    return Samples(produce, specs, description=origin, len_hint=count)
 
 
 def _interleave(groups: Sequence[Sequence[Path]]) -> list[Path]:

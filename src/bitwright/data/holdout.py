@@ -7,28 +7,38 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from bitwright.data.references import SampleReference, read_sample
-from bitwright.data.sources import Samples
+from bitwright.data.samples import Samples
 from bitwright.data.specs import Sample
 from bitwright.errors import DataError
 
-__all__ = ["HoldoutSplit", "Split", "split_holdout", "split_samples"]
+__all__ = ["HoldoutSplit", "Split", "split_samples"]
 
+_EVERY, _MOST = 8, 8
+"""Every eighth sample is held out, and at most eight are."""
 _MAX_FIRST = 2
 
 
 class HoldoutSplit:
-    """The calibration part of a stream; the rest gathers in `holdout` as it is read.
+    """The calibration part of a stream; every eighth sample gathers in `holdout`, at most eight.
 
     `first` has up to two samples of a stream that was too short for a holdout, and is empty
     otherwise; `evaluation` is whichever of the two there is.
 
     >>> import numpy as np
-    >>> short = split_holdout([{"x": np.array(number)} for number in range(3)])
-    >>> len(list(short)), len(short.holdout), len(short.first)
-    (3, 0, 2)
+    >>> stream = HoldoutSplit([{"x": np.array(number)} for number in range(10)])
+    >>> [int(sample["x"]) for sample in stream]
+    [0, 1, 2, 3, 4, 5, 6, 8, 9]
+    >>> [int(sample["x"]) for sample in stream.holdout]
+    [7]
     """
 
-    def __init__(self, samples: Iterable[Any], every: int, most: int) -> None:
+    def __init__(self, samples: Iterable[Any], *, every: int = _EVERY, most: int = _MOST) -> None:
+        if every < 2:
+            raise DataError(
+                f"every={every} would leave no calibration data; give 2 or more (8 is usual)."
+            )
+        if most < 0:
+            raise DataError(f"most={most} is not a number of samples; give 0 or more.")
         self._samples = samples
         self._every = every
         self._most = most
@@ -73,25 +83,6 @@ def _copy(sample: Mapping[str, Any]) -> Sample:
     return {name: array.copy() for name, array in sample.items()}
 
 
-def split_holdout(samples: Iterable[Any], *, every: int = 8, most: int = 8) -> HoldoutSplit:
-    """Divert every eighth sample (number 7, 15, …) of a stream, at most eight, from calibration.
-
-    >>> import numpy as np
-    >>> stream = split_holdout([{"x": np.array(number)} for number in range(10)])
-    >>> [int(sample["x"]) for sample in stream]
-    [0, 1, 2, 3, 4, 5, 6, 8, 9]
-    >>> [int(sample["x"]) for sample in stream.holdout]
-    [7]
-    """
-    if every < 2:
-        raise DataError(
-            f"every={every} would leave no calibration data; give 2 or more (8 is usual)."
-        )
-    if most < 0:
-        raise DataError(f"most={most} is not a number of samples; give 0 or more.")
-    return HoldoutSplit(samples, every, most)
-
-
 class Split(NamedTuple):
     """Samples to calibrate with, whole and in two halves, and samples to measure with."""
 
@@ -102,13 +93,10 @@ class Split(NamedTuple):
     """To measure the result with; no calibration has them."""
 
 
-_EVERY, _MAX_HOLDOUT = 8, 8
-
-
-def split_samples(samples: Samples, *, most: int = _MAX_HOLDOUT) -> Split:
+def split_samples(samples: Samples, *, most: int = _MOST) -> Split:
     """Divide samples that can be read again into calibration, in two halves, and holdout.
 
-    The holdout is that of `split_holdout`; of the rest, every second one is in the first half.
+    The holdout is that of `HoldoutSplit`; of the rest, every second one is in the first half.
 
     >>> import numpy as np
     >>> from bitwright.data import InputSpec, open_data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,6 +16,7 @@ from bitwright.data.image_preprocess import (
     ask_for,
     load_pillow,
 )
+from bitwright.data.samples import NamedSample, Samples
 from bitwright.data.specs import Array, InputSpec, as_array
 from bitwright.errors import DataError
 
@@ -58,13 +59,9 @@ def image_to_array(image: Any, spec: InputSpec, transform: Any, name: str) -> Ar
 
 
 def open_images(
-    images: Sequence[Picture], specs: Sequence[InputSpec], transform: Any
-) -> tuple[
-    int,
-    Callable[[], Iterator[tuple[Mapping[str, Any], str | None]]],
-    Callable[[int], tuple[Mapping[str, Any], str | None]],
-]:
-    """Count the samples that images make, and give what produces all of them, or one.
+    images: Sequence[Picture], specs: Sequence[InputSpec], transform: Any, description: str
+) -> Samples:
+    """Open images as samples.
 
     Without a transform, pixels become 0..1 for a float input and stay 0..255 for an integer
     one. A model with a fixed batch size gets that many images in each sample.
@@ -81,7 +78,7 @@ def open_images(
             "give more images."
         )
 
-    def produce() -> Iterator[tuple[Mapping[str, Any], str | None]]:
+    def produce() -> Iterator[NamedSample]:
         if left_over:
             warnings.warn(
                 f"the last {left_over} of {len(images)} images are left out, because the model "
@@ -90,14 +87,14 @@ def open_images(
             )
         yield from map(make, range(count))
 
-    def make(number: int) -> tuple[Mapping[str, Any], str | None]:
+    def make(number: int) -> NamedSample:
         first = number * per_sample
         group = images[first : first + per_sample]
         arrays = _read_batch(group, first, spec, transform)
         sample = arrays[0] if unbatched else np.stack(arrays)
         return {spec.name: sample}, None if is_image(group[0]) else Path(group[0]).name
 
-    return count, produce, make
+    return Samples(produce, specs, description=description, len_hint=count, at=make)
 
 
 def _read_batch(

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from bitwright.data.samples import Samples
 from bitwright.data.shapes import Shapes, read_shapes
-from bitwright.data.sources import Samples
 from bitwright.data.specs import Array, InputSpec, Sample, show_shape
 from bitwright.errors import DataError, did_you_mean
 from bitwright.support.arguments import check_arguments
 from bitwright.support.input_limits import check_limit
 
-__all__ = ["RandomData", "random_samples"]
+__all__ = ["RandomData"]
 
 
 @check_arguments
@@ -37,58 +37,42 @@ class RandomData:
     """Input name -> (low, high) of its values, instead of the above; of integers both ends."""
 
     def samples(self, specs: Sequence[InputSpec]) -> Samples:
-        """Return the samples for a model with these inputs."""
-        return random_samples(specs, **{f.name: getattr(self, f.name) for f in fields(self)})
+        """Return the samples for a model with these inputs.
 
+        Floats are uniform in [low, high), integers and booleans 0 or 1. An open leading dimension
+        is taken for the batch and becomes 1. Every other open dimension must be given by `shapes`:
+        a dict from input name to shape or from dimension symbol to size, or a list with one shape
+        for each input. The same seed gives the same samples, in every pass over them.
 
-def random_samples(
-    specs: Sequence[InputSpec],
-    *,
-    count: int,
-    seed: int = 0,
-    shapes: Shapes | None = None,
-    low: float = 0.0,
-    high: float = 1.0,
-    ranges: Mapping[str, tuple[float, float]] | None = None,
-) -> Samples:
-    """Make `count` samples: floats uniform in [low, high), integers and booleans 0 or 1.
+        >>> spec = InputSpec("ids", np.dtype("int64"), ("batch", "length"))
+        >>> samples = RandomData(count=2, shapes={"length": 5}).samples([spec])
+        >>> [sample["ids"].shape for sample in samples]
+        [(1, 5), (1, 5)]
+        """
+        count, low, high, ranges = self.count, self.low, self.high, self.ranges or {}
+        if count < 1:
+            raise DataError(f"random data needs a count of at least 1, not {count}.")
+        if not low < high:
+            raise DataError(f"random data needs low < high, not low={low} and high={high}.")
+        resolved = _resolve_shapes(tuple(specs), self.shapes)
+        for name, shape in resolved.items():
+            elements = math.prod(shape)
+            what = f"input {name!r} {show_shape(shape)} has {elements} elements"
+            check_limit("elements", elements, what, DataError)
+        _check_ranges(specs, ranges)
 
-    `ranges` gives single inputs ends of their own, which integers take on both.
+        def produce() -> Iterator[tuple[Sample, None]]:
+            generator = np.random.default_rng(self.seed)
+            for _ in range(count):
+                sample = {}
+                for spec in specs:
+                    own = ranges.get(spec.name)
+                    shape = resolved[spec.name]
+                    sample[spec.name] = _draw(generator, spec.dtype, shape, (low, high), own)
+                yield sample, None
 
-    An open leading dimension is taken for the batch and becomes 1. Every other open dimension
-    must be given by `shapes`: a dict from input name to shape or from dimension symbol to
-    size, or a list with one shape for each input. The same seed gives the same samples, in every
-    pass over them.
-
-    >>> spec = InputSpec("ids", np.dtype("int64"), ("batch", "length"))
-    >>> samples = random_samples([spec], count=2, shapes={"length": 5})
-    >>> [sample["ids"].shape for sample in samples]
-    [(1, 5), (1, 5)]
-    """
-    if count < 1:
-        raise DataError(f"random data needs a count of at least 1, not {count}.")
-    if not low < high:
-        raise DataError(f"random data needs low < high, not low={low} and high={high}.")
-    resolved = _resolve_shapes(tuple(specs), shapes)
-    for name, shape in resolved.items():
-        elements = math.prod(shape)
-        what = f"input {name!r} {show_shape(shape)} has {elements} elements"
-        check_limit("elements", elements, what, DataError)
-    ends = ranges or {}
-    _check_ranges(specs, ends)
-
-    def produce() -> Iterator[tuple[Sample, None]]:
-        generator = np.random.default_rng(seed)
-        for _ in range(count):
-            sample = {
-                spec.name: _draw(
-                    generator, spec.dtype, resolved[spec.name], (low, high), ends.get(spec.name)
-                )
-                for spec in specs
-            }
-            yield sample, None
-
-    return Samples(produce, specs, description=f"random data (seed {seed})", len_hint=count)
+        described = f"random data (seed {self.seed})"
+        return Samples(produce, specs, description=described, len_hint=count)
 
 
 def _check_ranges(specs: Sequence[InputSpec], ranges: Mapping[str, tuple[float, float]]) -> None:

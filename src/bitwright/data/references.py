@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bitwright.data.requests import open_data, paths_of
-from bitwright.data.sources import Samples, to_channels_last
+from bitwright.data.samples import Samples, to_channels_last
 from bitwright.data.specs import InputSpec, Sample
 
 __all__ = ["SampleReference", "SampleReferences", "read_sample", "read_samples", "refer_to"]

@@ -8,8 +8,9 @@ from typing import Any
 
 from bitwright.data.image_preprocess import ImagePreprocess, Transform
 from bitwright.data.random import RandomData
+from bitwright.data.samples import Samples
 from bitwright.data.shapes import ShapedData, fix_shapes
-from bitwright.data.sources import Samples, open_source
+from bitwright.data.sources import open_source
 from bitwright.data.specs import InputSpec
 from bitwright.data.texts import TextData
 from bitwright.errors import DataError
@@ -61,13 +62,12 @@ def open_data(
             "out."
         )
     if isinstance(source, RandomData):
-        samples = source.samples(specs)
-        return samples if limit is None else open_source(samples, specs, limit=limit)
+        return source.samples(specs).limited(limit)
     if isinstance(source, TextData):
         return source.samples(specs, limit=limit)
     if isinstance(transform, str):
         transform = ImagePreprocess.parse(transform)
-    return open_source(source, specs, limit=limit, transform=transform)
+    return open_source(source, specs, transform=transform).limited(limit)
 
 
 def paths_of(source: Any) -> list[str | os.PathLike[str]]:

@@ -1,102 +1,27 @@
-"""Open calibration data as a stream of checked samples; cache it, or convert it to NHWC."""
+"""Open calibration data that is there, in files or in memory, as a stream of samples."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bitwright.data.files import FileSamples, open_path, open_paths
+from bitwright.data.files import open_path, open_paths
 from bitwright.data.image_preprocess import ImagePreprocess
 from bitwright.data.images import is_image, open_images
 from bitwright.data.items import ACCEPTED, name_item
-from bitwright.data.specs import Array, InputSpec, Sample, as_array, check_sample, split_stack
+from bitwright.data.samples import Samples
+from bitwright.data.specs import InputSpec, as_array, split_stack
 from bitwright.errors import DataError, EmptyDataError
 from bitwright.support.wording import counted
 
-__all__ = ["Samples", "cache_samples", "channels_first_specs", "open_source", "to_channels_last"]
+__all__ = ["open_source"]
 
 
-class Samples:
-    """A stream of checked samples, with what is known of it in advance.
-
-    `len_hint` is the number of samples where it is known, for a progress bar; `description` says
-    what the data is, for a report; `repeatable` tells whether it can be read more than once.
-
-    >>> spec = InputSpec("x", np.dtype("float32"), ("batch", 2))
-    >>> samples = open_source([{"x": np.zeros((1, 2), np.float32)}] * 3, [spec], limit=2)
-    >>> len(list(samples)), samples.len_hint, samples.description
-    (2, 2, 'list of samples')
-    """
-
-    def __init__(
-        self,
-        produce: Callable[[], Iterator[tuple[Mapping[str, Any], str | None]]],
-        specs: Sequence[InputSpec],
-        *,
-        description: str,
-        len_hint: int | None = None,
-        limit: int | None = None,
-        repeatable: bool = True,
-        at: Callable[[int], tuple[Mapping[str, Any], str | None]] | None = None,
-    ) -> None:
-        if limit is not None and limit < 1:
-            raise DataError(f"the limit on calibration samples must be at least 1, not {limit}.")
-        if limit is not None and len_hint is not None:
-            len_hint = min(limit, len_hint)
-        self.specs = tuple(specs)
-        self.description = description
-        self.len_hint = len_hint
-        self.repeatable = repeatable
-        self._produce = produce
-        self._at = at
-        self._limit = limit
-        self._started = False
-
-    @property
-    def can_seek(self) -> bool:
-        """Whether `read` gives a sample by its number."""
-        return self._at is not None and self.len_hint is not None
-
-    def read(self, index: int) -> Sample:
-        """Return one sample, without those before it; only where `can_seek`."""
-        assert self._at is not None
-        sample, origin = self._at(index)
-        return check_sample(sample, self.specs, index, origin=origin)
-
-    def __iter__(self) -> Iterator[Sample]:
-        if self._started and not self.repeatable:
-            raise DataError(
-                f"the calibration data ({self.description}) can be read only once and has been; "
-                "give a list or files to read it again."
-            )
-        self._started = True
-        return self._checked()
-
-    def _checked(self) -> Iterator[Sample]:
-        index = -1
-        # islice stops before it asks for one more: a reader is never drained past the limit.
-        for index, (sample, origin) in enumerate(islice(self._produce(), self._limit)):
-            yield check_sample(sample, self.specs, index, origin=origin)
-        if index < 0:
-            raise EmptyDataError(
-                f"the calibration data ({self.description}) has no samples; "
-                "give at least one (a fresh generator or reader if it was used before)."
-            )
-
-    def __repr__(self) -> str:
-        count = "?" if self.len_hint is None else self.len_hint
-        return f"Samples({self.description!r}, len_hint={count})"
-
-
-def open_source(
-    source: Any, specs: Sequence[InputSpec], *, limit: int | None = None, transform: Any = None
-) -> Samples:
+def open_source(source: Any, specs: Sequence[InputSpec], *, transform: Any = None) -> Samples:
     """Open data that is there, in files or in memory, for a model.
 
     `transform` is an `ImagePreprocess`, a function, or None.
@@ -104,22 +29,13 @@ def open_source(
     specs = tuple(specs)
     found = _open_files(source, specs, transform)
     if found is not None:
-        return Samples(
-            found.produce,
-            specs,
-            description=found.description,
-            len_hint=found.count,
-            limit=limit,
-            at=found.at,
-        )
+        return found
     if source is None:
         raise DataError(f"there is no calibration data; {ACCEPTED}.")
-    return _open_object(source, specs, limit, transform)
+    return _open_object(source, specs, transform)
 
 
-def _open_object(
-    source: Any, specs: tuple[InputSpec, ...], limit: int | None, transform: Any
-) -> Samples:
+def _open_object(source: Any, specs: tuple[InputSpec, ...], transform: Any) -> Samples:
     """Open arrays, a reader, or whatever gives samples or batches one after the other."""
     if isinstance(source, Mapping) and all(hasattr(part, "features") for part in source.values()):
         parts = ", ".join(map(str, source))
@@ -128,14 +44,13 @@ def _open_object(
             f"the dataset has parts ({parts}); give one of them, such as dataset[{first!r}]."
         )
     if isinstance(source, Mapping) or _is_single_array(source):
-        return _open_stack(source, specs, limit, transform)
+        return _open_stack(source, specs, transform)
     if callable(getattr(source, "get_next", None)):
         return Samples(
             lambda: _named(_drain_reader(source), specs, transform, loader=False),
             specs,
             description=f"{type(source).__name__} (get_next)",
             len_hint=_length(source),
-            limit=limit,
             repeatable=False,
         )
     # Not iter(source): a DataLoader starts its worker processes there.
@@ -155,12 +70,11 @@ def _open_object(
         if isinstance(source, Samples)
         else f"{type(source).__name__} of {'batches' if loader else 'samples'}",
         len_hint=source.len_hint if isinstance(source, Samples) else _length(source),
-        limit=limit,
         repeatable=repeatable and getattr(source, "repeatable", True) is not False,
     )
 
 
-def _open_files(source: Any, specs: tuple[InputSpec, ...], transform: Any) -> FileSamples | None:
+def _open_files(source: Any, specs: tuple[InputSpec, ...], transform: Any) -> Samples | None:
     """Open a path, or a list of paths or of images; None: the source is something else."""
     if isinstance(source, str | os.PathLike):
         return open_path(Path(source), specs, transform)
@@ -173,9 +87,8 @@ def _open_files(source: Any, specs: tuple[InputSpec, ...], transform: Any) -> Fi
                 raise DataError(f"there is no file {str(file)!r}; check the list of paths.")
         return open_paths(files, specs, transform, "list")
     if all(map(is_image, source)):
-        count, produce, make = open_images(source, specs, transform)
         described = f"list of {counted(len(source), 'image')}"
-        return FileSamples(produce, described, count, make)
+        return open_images(source, specs, transform, described)
     return None
 
 
@@ -198,9 +111,7 @@ def _is_single_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) or callable(getattr(value, "detach", None))
 
 
-def _open_stack(
-    source: Any, specs: tuple[InputSpec, ...], limit: int | None, transform: Any
-) -> Samples:
+def _open_stack(source: Any, specs: tuple[InputSpec, ...], transform: Any) -> Samples:
     if isinstance(transform, ImagePreprocess):
         raise DataError(
             f"image preprocessing was given, but the data is a {type(source).__name__} and not a "
@@ -243,7 +154,7 @@ def _open_stack(
             else:
                 yield sample, None
 
-    return Samples(produce, specs, description=description, len_hint=count, limit=limit)
+    return Samples(produce, specs, description=description, len_hint=count)
 
 
 def _drain_reader(reader: Any) -> Iterator[Any]:
@@ -271,88 +182,3 @@ def _length(source: Any) -> int | None:
     except (TypeError, NotImplementedError, AttributeError):
         # CalibrationDataReader and loaders over streams define __len__ only to refuse.
         return None
-
-
-def cache_samples(samples: Samples, *, max_bytes: int | None = None) -> Samples:
-    """Return the samples in a form that can be read again: themselves, or a copy in memory.
-
-    A copy of more than `max_bytes`, where given, is refused.
-
-    >>> import numpy as np
-    >>> from bitwright.data import InputSpec, open_data
-    >>> spec = InputSpec("x", np.dtype("float32"), (1, 2))
-    >>> once = open_data(iter([{"x": np.zeros((1, 2), np.float32)}]), [spec])
-    >>> cached = cache_samples(once, max_bytes=1000)
-    >>> len(list(cached)), len(list(cached))
-    (1, 1)
-    """
-    if samples.repeatable:
-        return samples
-    cached: list[Sample] = []
-    size = 0
-    for sample in samples:
-        size += sum(array.nbytes for array in sample.values())
-        if max_bytes is not None and size > max_bytes:
-            raise DataError(
-                f"the calibration data ({samples.description}) can be read only once, two passes "
-                f"need it, and it does not fit in the memory budget of {max_bytes:,} bytes; give "
-                "a list or files, fewer samples, or a larger budget."
-            )
-        # A reader may fill the same buffer again.
-        cached.append({name: array.copy() for name, array in sample.items()})
-    return Samples(
-        lambda: ((sample, None) for sample in cached),
-        samples.specs,
-        description=samples.description,
-        len_hint=len(cached),
-    )
-
-
-def channels_first_specs(
-    specs: Sequence[InputSpec], channels_last: Collection[str]
-) -> tuple[InputSpec, ...]:
-    """Return the inputs as they were before those in `channels_last` became NHWC."""
-    return tuple(
-        _permuted(spec, (0, 3, 1, 2)) if spec.name in channels_last else spec for spec in specs
-    )
-
-
-def to_channels_last(samples: Samples, channels_last: Collection[str]) -> Samples:
-    """Return the same stream with the arrays for these inputs converted from NCHW to NHWC.
-
-    >>> from bitwright.data import open_data
-    >>> spec = InputSpec("image", np.dtype("float32"), (1, 3, 8, 9))
-    >>> samples = open_data(np.zeros((2, 3, 8, 9), np.float32), [spec])
-    >>> [sample["image"].shape for sample in to_channels_last(samples, {"image"})]
-    [(1, 8, 9, 3), (1, 8, 9, 3)]
-    """
-    if not channels_last:
-        return samples
-
-    def produce() -> Iterator[tuple[Sample, None]]:
-        for sample in samples:
-            yield turned(sample), None
-
-    def turned(sample: Sample) -> Sample:
-        return {k: _to_last(v) if k in channels_last else v for k, v in sample.items()}
-
-    return Samples(
-        produce,
-        [
-            _permuted(spec, (0, 2, 3, 1)) if spec.name in channels_last else spec
-            for spec in samples.specs
-        ],
-        description=samples.description,
-        len_hint=samples.len_hint,
-        repeatable=samples.repeatable,
-        at=(lambda index: (turned(samples.read(index)), None)) if samples.can_seek else None,
-    )
-
-
-def _to_last(array: Array) -> Array:
-    return np.ascontiguousarray(array.transpose(0, 2, 3, 1))
-
-
-def _permuted(spec: InputSpec, order: Sequence[int]) -> InputSpec:
-    shape = spec.shape
-    return spec if shape is None else replace(spec, shape=tuple(shape[axis] for axis in order))

@@ -13,8 +13,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from bitwright.data.samples import Samples
 from bitwright.data.shapes import Shapes, fix_shapes
-from bitwright.data.sources import Samples
 from bitwright.data.specs import Array, InputSpec
 from bitwright.data.token_inputs import Heads, Window, find_maker, fixed_length, maker_of
 from bitwright.errors import DataError, MissingPackageError
@@ -85,8 +85,7 @@ class TextData:
             specs,
             description=f"the text {Path(self.text).name}",
             len_hint=count,
-            limit=limit,
-        )
+        ).limited(limit)
 
     def window(self, specs: Sequence[InputSpec]) -> int:
         """Return how many tokens a window has for a model with these inputs."""

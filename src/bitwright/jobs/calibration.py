@@ -24,7 +24,6 @@ from bitwright.data import (
     open_data,
     paths_of,
     refer_to,
-    split_holdout,
     to_channels_last,
 )
 from bitwright.data.references import SampleReferences
@@ -144,7 +143,7 @@ class Calibration(DataOptions):
     def split(self, model: ir.Model, *, for_engine: bool = False) -> HoldoutSplit:
         """Return one pass over the samples; the same holdout stays out of it every time."""
         samples = self.refer(model) if for_engine else self.open(model)
-        return split_holdout(samples) if self.holdout else split_holdout(samples, most=0)
+        return HoldoutSplit(samples) if self.holdout else HoldoutSplit(samples, most=0)
 
     def keep(self, model: ir.Model) -> Calibration:
         """Return the same data in a form that two passes can read."""

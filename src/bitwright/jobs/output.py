@@ -18,7 +18,7 @@ from bitwright._version import __version__
 from bitwright.assess import OutputComparison, compare_outputs
 from bitwright.assess.judge import Judgement
 from bitwright.assess.outputs import ComparedOutputs
-from bitwright.data import random_samples
+from bitwright.data import RandomData
 from bitwright.decide.scales.unsigned import shift_to_unsigned
 from bitwright.emit import EMITTERS, QUARK_DOMAIN, VENDOR_DOMAIN
 from bitwright.errors import DataError, ModelError, RecipeError
@@ -192,7 +192,7 @@ def _run_beside_float(
 def _try_out(prepared: Prepared, session: Any) -> None:
     """Run the result on a random sample, where the user gave none and shapes allow it."""
     try:
-        sample = next(iter(random_samples(prepared.inputs, count=1)))
+        sample = next(iter(RandomData(count=1).samples(prepared.inputs)))
     except DataError:
         return
     try:
