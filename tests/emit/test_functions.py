@@ -9,15 +9,17 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
-from bitwright.emit.functions import (
+from bitwright.emit.functions.scaled import (
     VENDOR_DOMAIN,
     Use,
+    distinguishing_attributes,
+    scaled_function,
+)
+from bitwright.emit.functions.shared_exponent import (
     block_attributes,
     block_function,
     block_op,
-    distinguishing_attributes,
     distinguishing_block_attributes,
-    scaled_function,
 )
 from bitwright.errors import RecipeError
 from bitwright.numerics.quantize import fake_quantize, quantize

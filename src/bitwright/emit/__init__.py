@@ -11,7 +11,7 @@ from bitwright.emit.bnb4 import emit_bnb4
 from bitwright.emit.casts import emit_casts
 from bitwright.emit.dynamic import emit_dynamic
 from bitwright.emit.extended import emit_extended, emit_fix_neuron
-from bitwright.emit.functions import QUARK_DOMAIN, VENDOR_DOMAIN
+from bitwright.emit.functions.scaled import QUARK_DOMAIN, VENDOR_DOMAIN
 from bitwright.emit.nbits import FORMS, emit_blocks, emit_weight_only
 from bitwright.emit.qdq import Rounding, emit_qdq
 from bitwright.emit.qoperator import emit_qoperator

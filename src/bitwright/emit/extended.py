@@ -9,23 +9,26 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.emit.functions import (
+from bitwright.emit.functions.scaled import (
     QUARK_DOMAIN,
     VENDOR_DOMAIN,
     Op,
     Use,
+    distinguishing_attributes,
+    scaled_function,
+)
+from bitwright.emit.functions.shared_exponent import (
     block_attributes,
     block_function,
     block_op,
-    distinguishing_attributes,
     distinguishing_block_attributes,
-    scaled_function,
 )
 from bitwright.emit.qdq import QdqWriter, Rounding, StandardOp
 from bitwright.errors import PlanError
 from bitwright.graph.editing import add_initializer, graph_of, insert_after
 from bitwright.numerics.quantize import dequantize
 from bitwright.numerics.shared_exponent import Rounding as BlockRounding
+from bitwright.numerics.shared_exponent import axis_within
 from bitwright.numerics.types import BFLOAT16, INT32, QType
 from bitwright.plan import Parameters, QuantPlan, TensorPlan
 
@@ -133,8 +136,7 @@ class _ExtendedWriter(QdqWriter):
     ) -> ir.Value:
         parameters = self._plan.parameters(key)
         if parameters.qtype.shares_exponent:
-            axis = _axis_within(parameters.axis, source)
-            qtype = parameters.qtype
+            axis, qtype = _axis_within(parameters.axis, source), parameters.qtype
             attributes = block_attributes(qtype, axis, rounding=self._rounding)
             if self._as_quark:
                 attributes.pop("use_compiler_version_cpu_kernel", None)
@@ -279,7 +281,4 @@ def _add_attributes(node: ir.Node, attributes: dict[str, Any]) -> None:
 def _axis_within(axis: int | None, value: ir.Value) -> int:
     """Return the axis of blocks: the second, or the last of a tensor that has no second."""
     wanted = 1 if axis is None else axis
-    if value.shape is None:
-        return wanted
-    rank = len(value.shape)
-    return max(min(wanted if wanted >= 0 else wanted + rank, rank - 1), 0)
+    return wanted if value.shape is None else axis_within(wanted, len(value.shape))

@@ -25,7 +25,13 @@ from bitwright.equalize.cle_chains import Link, find_chains
 from bitwright.equalize.shifting import Shift
 from bitwright.plan import Smoothing
 
-__all__ = ["AbsorptionPoint", "absorption_for", "find_absorption", "find_absorption_points"]
+__all__ = [
+    "AbsorptionPoint",
+    "Channels",
+    "absorption_for",
+    "find_absorption",
+    "find_absorption_points",
+]
 
 F64 = npt.NDArray[np.float64]
 
@@ -35,10 +41,14 @@ _MARGIN = 0.1
 
 
 class Channels(Protocol):
-    """The extremes of each channel of a tensor; `bitwright.observe.TensorSketch` has them."""
+    """Extremes and means of the channels of a tensor; `bitwright.observe.TensorSketch` has them."""
 
     channel_low: npt.NDArray[np.float32] | None
     channel_high: npt.NDArray[np.float32] | None
+
+    @property
+    def channel_mean(self) -> F64 | None:
+        """The mean of each channel, where it was observed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +71,6 @@ def find_absorption_points(
     """Return each tensor before a rectifier whose least values the next layer can absorb.
 
     With `nodes` the next layer is one of these.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> find_absorption_points(ir.Model(graph, ir_version=10))
-    {}
     """
     chains = find_chains(model)
     links = (*chains.links, *(link for triple in chains.triples for link in triple))

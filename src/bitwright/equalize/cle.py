@@ -59,12 +59,7 @@ def equalize_layers(
     options: CrossLayerEqualization,
     details: EqualizationDetails = EqualizationDetails(),  # noqa: B008 (frozen)
 ) -> Equalized:
-    """Equalize the layers of a model in place and return what was found.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> print(equalize_layers(ir.Model(graph, ir_version=10), CrossLayerEqualization()))
-    found no layers to equalize
-    """
+    """Equalize the layers of a model in place and return what was found."""
     chains = find_chains(model)
     order = {layer: at for at, layer in enumerate(chains.layers)}
     steps: list[_Step] = [*chains.links, *chains.triples]

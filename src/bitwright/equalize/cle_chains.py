@@ -79,12 +79,7 @@ class Chains:
 
 
 def find_chains(model: ir.Model) -> Chains:
-    """Return the layers in a row that can be equalized.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> find_chains(ir.Model(graph, ir_version=10)).links
-    ()
-    """
+    """Return the layers in a row that can be equalized."""
     layers: dict[ir.Node, Layer] = {}
     refused: dict[str, str] = {}
     nodes = (node for _, graph in iter_graphs(model) for node in graph if not node.domain)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,16 @@ from bitwright.graph import weight_of
 from bitwright.graph.constants import constant_tensor, input_at
 from bitwright.graph.tensors import inline_copy
 
-__all__ = ["Edit", "Matrix", "change_lazily", "constant_at", "fits", "matrix_of", "read_inline"]
+__all__ = [
+    "Edit",
+    "Matrix",
+    "change_lazily",
+    "constant_at",
+    "fits",
+    "matrix_of",
+    "read_inline",
+    "transposed",
+]
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -73,12 +82,7 @@ def constant_at(node: ir.Node, index: int) -> ir.TensorProtocol | None:
     if weight is not None and weight.through is not None:
         source = weight.value.const_value
         assert source is not None
-        return ir.LazyTensor(
-            lambda: ir.Tensor(np.ascontiguousarray(read_inline(source).T), source.dtype),
-            dtype=source.dtype,
-            shape=ir.Shape(source.shape.numpy()[::-1]),
-            cache=False,
-        )
+        return transposed(source)
     tensor = constant_tensor(input_at(node, index))
     return tensor if tensor is not None and tensor.dtype.is_floating_point() else None
 
@@ -89,10 +93,21 @@ def change_lazily(
     """Return a tensor with a change; a large one is computed each time that it is asked for."""
     if tensor.nbytes < _LARGE:
         return change(read_inline(tensor))
+    return _lazily(tensor, change, tensor.shape.numpy())
+
+
+def transposed(matrix: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return a matrix transposed, each time that it is asked for."""
+    return _lazily(matrix, np.transpose, matrix.shape.numpy()[::-1])
+
+
+def _lazily(
+    tensor: ir.TensorProtocol, change: Callable[[Array], Array], shape: Sequence[int]
+) -> ir.TensorProtocol:
     return ir.LazyTensor(
         lambda: ir.Tensor(np.ascontiguousarray(change(read_inline(tensor))), tensor.dtype),
         dtype=tensor.dtype,
-        shape=ir.Shape(tensor.shape.numpy()),
+        shape=ir.Shape(shape),
         cache=False,
     )
 

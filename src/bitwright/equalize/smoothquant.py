@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,7 +19,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import MATRIX_PRODUCTS, op_types
-from bitwright.equalize.absorption import find_absorption, find_absorption_points
+from bitwright.equalize.absorption import Channels, find_absorption, find_absorption_points
 from bitwright.equalize.constants import (
     Edit,
     change_lazily,
@@ -57,23 +57,8 @@ _HOMOGENEOUS = op_types(lambda op: op.homogeneous)
 _AFFINE = op_types(lambda op: op.affine)
 
 
-class Channels(Protocol):
-    """Extremes and means of the channels of a tensor; `bitwright.observe.TensorSketch` has them."""
-
-    channel_low: npt.NDArray[np.float32] | None
-    channel_high: npt.NDArray[np.float32] | None
-
-    @property
-    def channel_mean(self) -> F64 | None: ...
-
-
 def find_smoothing_points(model: ir.Model, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return each tensor that can be smoothed, with those of the named nodes that multiply it.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> find_smoothing_points(ir.Model(graph, ir_version=10), ["matmul"])
-    {}
-    """
+    """Return each tensor that can be smoothed, with those of the named nodes that multiply it."""
     points: dict[str, list[str]] = {}
     for node in model.graph:
         name = node.name or ""

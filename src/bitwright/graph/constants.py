@@ -47,11 +47,7 @@ def constant_tensor(value: ir.Value | None, *, defaults: bool = False) -> ir.Ten
 
 
 def is_constant(value: ir.Value | None) -> bool:
-    """Return whether a value is known before the model runs and cannot be overridden.
-
-    >>> is_constant(ir.Value(name="x"))
-    False
-    """
+    """Return whether a value is known before the model runs and cannot be overridden."""
     return constant_tensor(value) is not None
 
 
@@ -78,11 +74,7 @@ def float_constant_of(value: ir.Value | None) -> npt.NDArray[Any] | None:
 
 
 def is_private(value: ir.Value) -> bool:
-    """Return whether one single node input reads the value, and no caller of the model does.
-
-    >>> is_private(ir.Value(name="x"))
-    False
-    """
+    """Return whether one single node input reads the value, and no caller of the model does."""
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
@@ -155,11 +147,7 @@ def weights_of(node: ir.Node) -> tuple[ProductWeight, ...]:
 
 
 def is_transposed_constant(node: ir.Node) -> bool:
-    """Return whether a node transposes a constant matrix, and weight readers alone read the result.
-
-    >>> is_transposed_constant(ir.node("Transpose", [ir.Value(name="x")]))
-    False
-    """
+    """Return whether a node transposes a constant matrix that weight readers alone read."""
     if node.domain or node.op_type != "Transpose" or node.outputs[0].is_graph_output():
         return False
     source = node.inputs[0]

@@ -114,12 +114,7 @@ def _bytes_of(tensor: ir.TensorProtocol) -> memoryview:
 
 
 def written_size(model: ir.Model) -> int:
-    """Return how many bytes `save_model` writes where all tensors go into the model's file.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21}, name="g")
-    >>> written_size(ir.Model(graph, ir_version=10))
-    13
-    """
+    """Return how many bytes `save_model` writes where all tensors go into the model's file."""
     start, rest = _message_parts(model, external=True)
     return len(start) + sum(map(_length, rest))
 

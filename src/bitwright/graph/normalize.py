@@ -291,10 +291,6 @@ def hide_defaults(model: ir.Model) -> HiddenDefaults:
     """Put a node behind each initializer that is an input, in place, so that nobody folds it.
 
     What the node gives is no constant for any pass, and a session needs no feed for it.
-
-    >>> graph = ir.Graph([ir.Value(name="x")], [], nodes=[], opset_imports={"": 21})
-    >>> hide_defaults(ir.Model(graph, ir_version=10)).nodes
-    ()
     """
     graph, scope = model.graph, NameScope(model)
     order = tuple(value.name or "" for value in graph.inputs)

@@ -23,11 +23,7 @@ _TAKES_VERSION = "model_ir_version" in inspect.signature(ir.serde.serialize_node
 
 
 def device_configurations(of: ir.Model | ir.Node) -> tuple[object, ...]:
-    """Return how something is spread over devices; onnx-ir below 1.1 knows nothing of it.
-
-    >>> device_configurations(ir.Node("", "Relu", []))
-    ()
-    """
+    """Return how something is spread over devices; onnx-ir below 1.1 knows nothing of it."""
     return tuple(getattr(of, "device_configurations", ()))
 
 

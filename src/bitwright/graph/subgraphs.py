@@ -58,12 +58,7 @@ def subgraphs_of(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
 
 
 def iter_graphs(model: ir.Model) -> Iterator[tuple[str, ir.Graph]]:
-    """Yield (path, graph) for the main graph (path "") and every body below it, outermost first.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> [path for path, _ in iter_graphs(ir.Model(graph, ir_version=10))]
-    ['']
-    """
+    """Yield (path, graph) for the main graph (path "") and every body below it, outermost first."""
     yield from iter_from("", model.graph)
 
 

@@ -6,12 +6,12 @@ learn as in Esser et al., "Learned Step Size Quantization", 2020.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import torch
 
 from bitwright.learning.fake_quantize import FakeQuantizer
-from bitwright.learning.reconstruction import Learner
+from bitwright.learning.reconstruction import StraightThroughLearner
 from bitwright.recipe import AdaQuant
 
 __all__ = ["AdaQuantLearner"]
@@ -20,7 +20,7 @@ RATE = 0.01
 """Adam moves a weight by about this part of its step at a time."""
 
 
-class AdaQuantLearner(Learner):
+class AdaQuantLearner(StraightThroughLearner):
     """The weights and biases of a segment, and those scales that may learn.
 
     >>> quantizer = FakeQuantizer(torch.tensor(0.5), torch.tensor(0), -128, 127)
@@ -70,16 +70,6 @@ class AdaQuantLearner(Learner):
             for name in self._chosen(names)
         }
 
-    def hard(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
-        """Return the same without gradients."""
-        with torch.no_grad():
-            return self.soft(names)
-
-    @property
-    def is_hard(self) -> bool:
-        """True: what is computed with is what is stored."""
-        return True
-
     def parameters(self) -> list[torch.Tensor]:
         """Return all weights, biases and scales that learn."""
         return [*self._floats.values(), *self._logs.values()]
@@ -90,13 +80,6 @@ class AdaQuantLearner(Learner):
         A rate that was given stays what it is.
         """
         return 1 - part if self._method.learning_rate is None else 1.0
-
-    def backpropagate(
-        self, name: str, part: float, gradient_at: Callable[[torch.Tensor], torch.Tensor]
-    ) -> None:
-        """Set the gradients of one weight, and of its scale, from those of its layer's error."""
-        weight = self.soft([name])[name]
-        weight.backward(gradient_at(weight.detach()))
 
     def scales(self) -> dict[str, torch.Tensor]:
         """Return the scales that learned."""

@@ -18,7 +18,7 @@ from bitwright.learning.reports import SegmentReport
 from bitwright.learning.segment_target import SegmentTarget, Tensors, distance_between, mix
 from bitwright.recipe import AdaRound, FineTuning, LearningDetails
 
-__all__ = ["Learner", "Optimizer", "Outcome", "reconstruct"]
+__all__ = ["Learner", "Optimizer", "Outcome", "StraightThroughLearner", "reconstruct"]
 
 MIN_THREADED_PRODUCTS = 2e7
 """Products of a step, some 2 ms of one core, from which threads pay."""
@@ -102,6 +102,27 @@ class Learner(Protocol):
 
     def _chosen(self, names: Iterable[str] | None) -> Sequence[str]:
         return self.names if names is None else [name for name in names if name in self.names]
+
+
+class StraightThroughLearner(Learner):
+    """Constants that are rounded at every step, with gradients straight through."""
+
+    def hard(self, names: Iterable[str] | None = None) -> Tensors:
+        """Return the same as `soft`, without gradients."""
+        with torch.no_grad():
+            return self.soft(names)
+
+    @property
+    def is_hard(self) -> bool:
+        """True: what is computed with is what is stored."""
+        return True
+
+    def backpropagate(
+        self, name: str, part: float, gradient_at: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        """Set the gradients of one weight, and of its scale, from those of its layer's error."""
+        weight = self.soft([name])[name]
+        weight.backward(gradient_at(weight.detach()))
 
 
 @dataclass(frozen=True, slots=True)

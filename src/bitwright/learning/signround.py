@@ -20,7 +20,7 @@ import torch
 
 from bitwright.learning.fake_quantize import RoundHalfToEven
 from bitwright.learning.optimizers import SignDescent
-from bitwright.learning.reconstruction import Learner, Optimizer
+from bitwright.learning.reconstruction import Optimizer, StraightThroughLearner
 from bitwright.numerics.arrays import arrays_on
 from bitwright.numerics.blocks import BlockScales, QuantizedBlocks, collect, usable_scales
 from bitwright.recipe import SignRound
@@ -37,7 +37,7 @@ _ROUND = RoundHalfToEven.apply
 Stored = Callable[[torch.Tensor], torch.Tensor]
 
 
-class SignRoundLearner(Learner):
+class SignRoundLearner(StraightThroughLearner):
     """The roundings and ranges of a segment's weights, from what was rounded before.
 
     `weights` are float weights [K, N], what they were rounded to, and how a model stores such
@@ -82,16 +82,6 @@ class SignRoundLearner(Learner):
         """Return the weights as they will be stored, gradients straight through."""
         return {name: self._weights[name].values() for name in self._chosen(names)}
 
-    def hard(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
-        """Return the same without gradients."""
-        with torch.no_grad():
-            return self.soft(names)
-
-    @property
-    def is_hard(self) -> bool:
-        """True: what is computed with is what is stored."""
-        return True
-
     def parameters(self) -> list[torch.Tensor]:
         """Return all offsets and factors."""
         return [p for weight in self._weights.values() for p in (weight.offsets, *weight.factors)]
@@ -99,13 +89,6 @@ class SignRoundLearner(Learner):
     def rate_factor(self, part: float) -> float:
         """Return a factor that falls to 0."""
         return 1 - part
-
-    def backpropagate(
-        self, name: str, part: float, gradient_at: Callable[[torch.Tensor], torch.Tensor]
-    ) -> None:
-        """Set the gradients of one weight's offsets and factors from those of its layer's error."""
-        weight = self.soft([name])[name]
-        weight.backward(gradient_at(weight.detach()))
 
     def blocks(self, name: str) -> QuantizedBlocks:
         """Return a weight as it is now, as codes, scales and zero points."""

@@ -7,14 +7,20 @@ the search is a function of its own, compiled with those that call it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bitwright.numerics.compiling import compiled, default_engine
 
-__all__ = ["SHRINK_STEPS", "WORTH_COMPILING", "Search", "is_worth_compiling", "search_blocks"]
+__all__ = [
+    "DROPPED_DIGITS",
+    "SHRINK_STEPS",
+    "WORTH_COMPILING",
+    "Grids",
+    "is_worth_compiling",
+    "search_blocks",
+]
 
 SHRINK_STEPS = (0.04, 0.02)
 """What is tried around the best part of a block's range, one after the other: this much less and
@@ -29,9 +35,9 @@ about as many.
 
 _LANES = 64
 
-# How many of the last binary digits of a float32 a stored scale has not.
-_DROPPED = {"float32": 0, "float16": 13, "bfloat16": 16}
-_DROPPED_BY_FLOAT16 = _DROPPED["float16"]
+DROPPED_DIGITS = {"float32": 0, "float16": 13, "bfloat16": 16}
+"""How many of the last binary digits of a float32 a stored scale has not."""
+_DROPPED_BY_FLOAT16 = DROPPED_DIGITS["float16"]
 
 
 def is_worth_compiling(size: int, grids: int) -> bool:
@@ -39,24 +45,30 @@ def is_worth_compiling(size: int, grids: int) -> bool:
     return size * grids >= WORTH_COMPILING and default_engine() == "numba"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
-    """Which grids are tried for each block; see `bitwright.numerics.blocks.BlockFormat`."""
+class Grids(NamedTuple):
+    """What is tried for each block, in the types that compiled code computes in.
 
-    bits: int
+    See `bitwright.numerics.blocks.BlockFormat`.
+    """
+
     length: int
     """Weights of a block."""
+    measure: Any
+    """Weighs the rows of all blocks."""
+    shrinks: Any
+    steps: Any
+    middle: Any
+    highest: Any
+    per_step: Any
     symmetric: bool
     negative_scales: bool
-    scale_type: str
-    shrinks: tuple[float, ...]
-    steps: tuple[float, ...] = ()
+    dropped: int
+    """Binary digits that a stored scale has not."""
 
 
 def search_blocks(
     part: Any,
-    search: Search,
-    measure: Any,
+    grids: Grids,
     scales: Any,
     zeros: Any,
     *,
@@ -66,27 +78,14 @@ def search_blocks(
 ) -> bool:
     """Fill in the scales and zero points [blocks, N] of least error for weights [K, N].
 
-    `measure` weighs the rows of all blocks. What is tried, and what of equal ones is taken, is the
-    same as in `fit_block_scales`; sums are added up in another order. With `codes` [N, blocks,
-    bytes] the weights are rounded and packed as well, in `code_bits` each, rows that are missing
-    in the last block as `fill`. Returns whether all weights are finite; if not, nothing is.
+    What is tried, and what of equal ones is taken, is the same as in `fit_block_scales`; sums are
+    added up in another order. With `codes` [N, blocks, bytes] the weights are rounded and packed as
+    well, in `code_bits` each, rows that are missing in the last block as `fill`. Returns whether
+    all weights are finite; if not, nothing is.
     """
     assert part.dtype == scales.dtype == zeros.dtype == np.float32
     assert scales.strides == zeros.strides
     packed = np.empty((0, 0, 1), np.uint8) if codes is None else codes
-    highest = (1 << search.bits) - 1
-    grids = _Grids(
-        length=search.length,
-        measure=measure,
-        shrinks=np.asarray(search.shrinks, np.float32),
-        steps=np.asarray(search.steps, np.float32),
-        middle=np.float32(1 << (search.bits - 1)),
-        highest=np.float32(highest),
-        per_step=np.float32(2 / highest),
-        symmetric=search.symmetric,
-        negative_scales=search.negative_scales,
-        dropped=_DROPPED[search.scale_type],
-    )
     target, column_stride, block_stride, _ = _flat(packed)
     return bool(
         compiled(_search, reorder=True, parts=_STEPS)(
@@ -106,21 +105,6 @@ class _Weights(NamedTuple):
     column_stride: int
     rows: int
     columns: int
-
-
-class _Grids(NamedTuple):
-    """What is tried for each block, in the types that compiled code computes in."""
-
-    length: int
-    measure: Any
-    shrinks: Any
-    steps: Any
-    middle: Any
-    highest: Any
-    per_step: Any
-    symmetric: bool
-    negative_scales: bool
-    dropped: int
 
 
 class _Fitted(NamedTuple):
@@ -173,7 +157,7 @@ def _flat(array: Any) -> tuple[Any, ...]:
 # The compiled functions: loops over the columns of a tile, which are vector instructions each.
 
 
-def _search(weights: _Weights, grids: _Grids, fitted: _Fitted, codes: _Codes) -> bool:
+def _search(weights: _Weights, grids: Grids, fitted: _Fitted, codes: _Codes) -> bool:
     """Compiled body of `search_blocks`."""
     length = grids.length
     tile = np.empty((length, _LANES), np.float32)
@@ -264,7 +248,7 @@ def _find_range(tile: Any, symmetric: bool, lanes: _Lanes) -> bool:
     return True
 
 
-def _choose_shrink(which: int, grids: _Grids, lanes: _Lanes) -> None:
+def _choose_shrink(which: int, grids: Grids, lanes: _Lanes) -> None:
     """Set which part of its range is tried: those given, then steps around the best of a column."""
     shrink, base, best_shrink = lanes.shrink, lanes.base, lanes.best_shrink
     if which < grids.shrinks.size:
@@ -281,7 +265,7 @@ def _choose_shrink(which: int, grids: _Grids, lanes: _Lanes) -> None:
             shrink[c] = min(base[c] + grids.steps[step // 2], np.float32(1))
 
 
-def _propose_scale(grids: _Grids, lanes: _Lanes) -> None:
+def _propose_scale(grids: Grids, lanes: _Lanes) -> None:
     """Set the scale that covers the part of the range, in full precision."""
     low, high, shrink, scale, inverse = (
         lanes.low,
@@ -317,7 +301,7 @@ def _drop_digits(dropped: int, lanes: _Lanes) -> None:
                 scale[c] = count * np.float32(2.0**-24)
 
 
-def _fit_zero(grids: _Grids, lanes: _Lanes) -> None:
+def _fit_zero(grids: Grids, lanes: _Lanes) -> None:
     """Set the zero point, the stored scale and its inverse, and the bounds of what is rounded."""
     nothing, one = np.float32(0), np.float32(1)
     smallest = np.float32(2.0**-24 if grids.dropped == _DROPPED_BY_FLOAT16 else 2.0**-126)

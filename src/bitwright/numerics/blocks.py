@@ -17,8 +17,9 @@ import numpy.typing as npt
 from bitwright.errors import ModelError, RecipeError
 from bitwright.numerics.arrays import NUMPY, Arrays, Float
 from bitwright.numerics.block_search import (
+    DROPPED_DIGITS,
     SHRINK_STEPS,
-    Search,
+    Grids,
     is_worth_compiling,
     search_blocks,
 )
@@ -34,11 +35,11 @@ __all__ = [
     "collect",
     "fit_block_scales",
     "fit_shared_scales",
+    "grids_of",
     "metric_in_blocks",
     "nearest_codes",
     "quantize_in_blocks",
     "round_to_codes",
-    "search_of",
     "usable_scales",
     "values_of",
     "values_of_blocks",
@@ -198,12 +199,11 @@ def fit_block_scales(
     scales, zeros = xp.empty(count, columns), xp.empty(count, columns)
     measure = metric_in_blocks(metric, format, rows, xp)
     if xp is NUMPY and measure.ndim == 2 and _compiles(work.size, shrinks, steps):
-        search = search_of(format, rows, shrinks, steps)
-        weighed = measure.reshape(-1)
+        grids = grids_of(format, rows, measure.reshape(-1), shrinks, steps)
 
         def search_columns(start: int, stop: int) -> None:
             own = slice(start, stop)
-            if not search_blocks(work[:, own], search, weighed, scales[:, own], zeros[:, own]):
+            if not search_blocks(work[:, own], grids, scales[:, own], zeros[:, own]):
                 raise ModelError(_BROKEN)
 
         map_rows(search_columns, columns, rows)
@@ -224,18 +224,25 @@ def fit_block_scales(
     return BlockScales(scales, zeros)
 
 
-def search_of(
-    format: BlockFormat, rows: int, shrinks: Sequence[float], steps: Sequence[float] = SHRINK_STEPS
-) -> Search:
+def grids_of(
+    format: BlockFormat,
+    rows: int,
+    measure: Array,
+    shrinks: Sequence[float],
+    steps: Sequence[float] = SHRINK_STEPS,
+) -> Grids:
     """Return what compiled code tries for the blocks of columns of `rows` weights."""
-    return Search(
-        bits=format.bits,
+    return Grids(
         length=format.length(rows),
+        measure=measure,
+        shrinks=np.asarray(shrinks, np.float32),
+        steps=np.asarray(steps if len(shrinks) > 1 else (), np.float32),
+        middle=np.float32(format.middle),
+        highest=np.float32(format.highest),
+        per_step=np.float32(2 / format.highest),
         symmetric=format.symmetric,
         negative_scales=format.negative_scales,
-        scale_type=format.scale_type,
-        shrinks=tuple(shrinks),
-        steps=tuple(steps) if len(shrinks) > 1 else (),
+        dropped=DROPPED_DIGITS[format.scale_type],
     )
 
 

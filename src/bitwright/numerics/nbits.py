@@ -242,10 +242,7 @@ def table_codes(packed: NBitsTensors) -> npt.NDArray[np.uint8]:
 
 
 def check_table_support(form: NBitsForm) -> None:
-    """Raise a TargetError for a table that GatherBlockQuantized cannot look up.
-
-    >>> check_table_support(nbits_form(BlockFormat(), (64, 1000)))
-    """
+    """Raise a TargetError for a table that GatherBlockQuantized cannot look up."""
     bits, kind = form.bits, form.zero_points
     check_nbits_support(bits, form.block_size, kind, op_type="GatherBlockQuantized")
     if kind == "float":

@@ -17,9 +17,9 @@ from bitwright.numerics.block_search import SHRINK_STEPS, is_worth_compiling, se
 from bitwright.numerics.blocks import (
     BlockFormat,
     fit_block_scales,
+    grids_of,
     nearest_codes,
     quantize_in_blocks,
-    search_of,
 )
 from bitwright.numerics.nbits import (
     NBitsTensors,
@@ -79,11 +79,10 @@ def _pack_compiled(
     """Return a weight that compiled code searches, rounds and packs, some rows at a time."""
     rows, columns = shape
     form = nbits_form(format, shape)
-    search = search_of(format, rows, shrinks)
-    length, count = search.length, format.blocks(rows)
+    length, count = format.length(rows), format.blocks(rows)
+    grids = grids_of(format, rows, np.ones(count * length, np.float32), shrinks)
     codes = np.empty(form.codes_shape, np.uint8)
     scales, zeros = (np.empty(form.scales_shape, np.float32) for _ in range(2))
-    measure = np.ones(count * length, np.float32)
 
     def round_part(start: int, stop: int) -> None:
         part = NUMPY.array(read(start, stop))
@@ -91,8 +90,7 @@ def _pack_compiled(
         blocks = slice(None) if transposed else slice(start // length, -(-stop // length))
         if not search_blocks(
             part.T if transposed else part,
-            search,
-            measure,
+            grids,
             scales[outputs, blocks].T,
             zeros[outputs, blocks].T,
             codes=codes[outputs, blocks],

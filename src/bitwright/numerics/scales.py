@@ -17,10 +17,8 @@ __all__ = [
     "affine_parameters",
     "ceil_power_of_two",
     "ceil_scale",
-    "covering_power_of_two",
     "float8_scale",
     "float_scale",
-    "grid_parameters",
     "middle_of",
     "nearest_int16_scale",
     "nearest_power_of_two",
@@ -52,8 +50,8 @@ def affine_parameters(
     blocks. Every range is widened to contain 0, and 0 is always exactly representable. A range
     too narrow for a normal number of `dtype` gets scale 1.
 
-    `kind` restricts the scales: "power-of-two" takes the smallest power of two that clips
-    nothing (see `covering_power_of_two`); "int16" takes the nearest M / 2**N (see
+    `kind` restricts the scales: "power-of-two" takes the smallest power of two with which nothing
+    is clipped, where the zero point may lie anywhere; "int16" takes the nearest M / 2**N (see
     `nearest_int16_scale`), or the next larger one where that would cut off more than a level.
 
     >>> from bitwright.numerics.types import INT8, UINT8
@@ -63,40 +61,11 @@ def affine_parameters(
     >>> affine_parameters([-1, -5], [2, 4], INT8, symmetric=True, kind="power-of-two")
     (array([0.03125, 0.0625 ], dtype=float32), array([0, 0]))
     """
-    return grid_parameters(
-        rmin,
-        rmax,
-        *qtype.bounds(symmetric=symmetric, reduced=reduced),
-        symmetric=symmetric,
-        min_real_range=min_real_range,
-        kind=kind,
-        dtype=dtype,
-    )
-
-
-def grid_parameters(
-    rmin: npt.ArrayLike,
-    rmax: npt.ArrayLike,
-    qmin: int,
-    qmax: int,
-    *,
-    symmetric: bool = False,
-    min_real_range: float | None = None,
-    kind: Literal["float", "power-of-two", "int16"] = "float",
-    dtype: npt.DTypeLike = np.float32,
-) -> tuple[Array, Array]:
-    """Return what `affine_parameters` does, for integers from `qmin` to `qmax`.
-
-    >>> scale, zero_point = grid_parameters(-1.0, 1.0, 0, 4)
-    >>> float(scale), int(zero_point)
-    (0.5, 2)
-    """
-    if kind == "power-of-two":
-        return covering_power_of_two(
-            rmin, rmax, qmin, qmax, symmetric=symmetric, min_real_range=min_real_range, dtype=dtype
-        )
+    qmin, qmax = qtype.bounds(symmetric=symmetric, reduced=reduced)
     stored = np.dtype(dtype)
     low, high = _widened(rmin, rmax, min_real_range)
+    if kind == "power-of-two":
+        return _covering_power_of_two(low, high, qmin, qmax, stored, symmetric=symmetric)
     if symmetric:
         high = np.maximum(-low, high)
         low = -high
@@ -137,28 +106,16 @@ def without_last_level(
     return low * part, high * part
 
 
-def covering_power_of_two(
-    rmin: npt.ArrayLike,
-    rmax: npt.ArrayLike,
-    qmin: int,
-    qmax: int,
-    *,
-    symmetric: bool = False,
-    min_real_range: float | None = None,
-    dtype: npt.DTypeLike = np.float32,
+def _covering_power_of_two(
+    low: Array, high: Array, qmin: int, qmax: int, stored: np.dtype[Any], *, symmetric: bool
 ) -> tuple[Array, Array]:
     """Return the smallest power-of-two scale, and a zero point, with which nothing is clipped.
 
     Both ends of the range lie between the values that `qmin` and `qmax` stand for; with half the
     scale one of them would not, wherever the zero point. Of an unsigned type the positive side of
     a symmetric range has a level less than the negative one, and is given its due.
-
-    >>> scale, zero_point = covering_power_of_two([-1.0, -1.0], [0.99, 1.0], 0, 255, symmetric=True)
-    >>> scale.tolist(), zero_point.tolist()
-    ([0.0078125, 0.015625], [128, 128])
     """
-    stored, middle = np.dtype(dtype), middle_of(qmin, qmax)
-    low, high = _widened(rmin, rmax, min_real_range)
+    middle = middle_of(qmin, qmax)
     if symmetric:
         above = max(qmax - middle, 1)  # a grid of 0 and 1 has no level above its middle
         exact = np.maximum(-low / (middle - qmin), high / above)

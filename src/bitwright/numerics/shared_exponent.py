@@ -29,6 +29,7 @@ __all__ = [
     "Microscaling",
     "Rounding",
     "SharedExponentFormat",
+    "axis_within",
     "round_to_shared_exponents",
 ]
 
@@ -143,7 +144,7 @@ def round_to_shared_exponents(
     dtype = values.dtype if values.dtype.kind == "f" else np.dtype(np.float32)
     single = values.astype(np.float32)
     flat = single.reshape(-1) if single.ndim == 0 else single
-    along = _clipped_axis(1 if axis is None else axis, flat.ndim)
+    along = axis_within(1 if axis is None else axis, flat.ndim)
     length = flat.shape[along]
     moved = np.moveaxis(flat, along, -1)
     size = format.block_size
@@ -161,7 +162,12 @@ def round_to_shared_exponents(
     return np.moveaxis(back, -1, along).reshape(values.shape).astype(np.float32).astype(dtype)
 
 
-def _clipped_axis(axis: int, rank: int) -> int:
+def axis_within(axis: int, rank: int) -> int:
+    """Return the axis counted from the front, moved to the nearest that there is.
+
+    >>> axis_within(-1, 4), axis_within(1, 1)
+    (3, 0)
+    """
     return max(min(axis if axis >= 0 else axis + rank, rank - 1), 0)
 
 

@@ -120,12 +120,7 @@ def prepare(
     rewrite: Rewrites = Rewrites(),  # noqa: B008 (frozen)
     simulate: Simulation | None = None,
 ) -> list[str]:
-    """Run the passes in place; return what each did, and why one that was asked for did not.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> prepare(ir.Model(graph, ir_version=10))
-    []
-    """
+    """Run the passes in place; return what each did, and why one that was asked for did not."""
     return prepare_exactly(model, optimize=optimize, widen=widen, rewrite=rewrite) + approximate(
         model, rewrite=rewrite, simulate=simulate
     )

@@ -80,12 +80,7 @@ def channels_last(model: ir.Model) -> PassResult:
 
 
 def channels_last_inputs(model: ir.Model) -> frozenset[str]:
-    """Return the inputs that `channels_last` transposed from NCHW to NHWC.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> channels_last_inputs(ir.Model(graph, ir_version=10))
-    frozenset()
-    """
+    """Return the inputs that `channels_last` transposed from NCHW to NHWC."""
     return frozenset(v.name for v in model.graph.inputs if v.name and _LAYOUT in v.metadata_props)
 
 

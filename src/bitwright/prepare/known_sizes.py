@@ -40,10 +40,6 @@ def fold_with_sizes(model: ir.Model, fold: Callable[[], None]) -> None:
     For that, shapes with an open size are inferred anew: what exporters claim of such a tensor may
     hold for the sample that they traced. Sizes that are folded can make others known, so this goes
     on until there are no more, or for so long that the rest may be computed at run time.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> fold_with_sizes(ir.Model(graph, ir_version=10), lambda: print("folded"))
-    folded
     """
     fold()
     found = _readers_of_sizes(model)

@@ -27,6 +27,7 @@ from bitwright.decide.matmul_bias import (
 from bitwright.decide.ops import CONVOLUTIONS, RULES, OpRule, Skip
 from bitwright.decide.ops.conventions import conventions_of, rule_for
 from bitwright.decide.ops.residuals import find_skip_input
+from bitwright.graph import iter_values
 from bitwright.graph.constants import is_constant
 from bitwright.numerics.types import QType
 from bitwright.plan import NodePlan
@@ -65,39 +66,27 @@ def _lay_out(model: ir.Model, recipe: Recipe, keep_float: Mapping[str, str]) -> 
         # What follows these nodes stays float with them, so once more is enough.
         unread = find_unread_nodes(layout, wanted=builder.ends)
     if unread:
-        layout = _Builder(model, recipe, keep_float, unread).build()
+        layout = builder.build(unread)
     # Types are for what is quantized, which is known only now; they change nothing about that.
     types = builder.spread_types(layout)
-    if types is None:
-        return layout
-    return _Builder(model, recipe, keep_float, unread, types).build()
+    return layout if types is None else builder.build(unread, types)
 
 
 class _Builder:
-    def __init__(
-        self,
-        model: ir.Model,
-        recipe: Recipe,
-        keep_float: Mapping[str, str],
-        unread: frozenset[str] = frozenset(),
-        types: TypeMap | None = None,
-    ) -> None:
+    def __init__(self, model: ir.Model, recipe: Recipe, keep_float: Mapping[str, str]) -> None:
         self._model = model
         self._recipe, self._conventions = recipe, conventions_of(recipe)
         self._keep_float = keep_float
-        self._unread = unread
         self._opset = model.opset_imports.get("", 1)
         self._nodes = list(model.graph.all_nodes() if recipe.enters_bodies else model.graph)
         self._selector = Selector(self._nodes, recipe.select)
         self._unquantized = self._selector.find(
             recipe.emulate.unquantized_nodes, "unquantized_nodes"
         )
-        self._layout = Layout()
         self._given = find_node_overrides(recipe, self._selector)
-        self._marks = TensorMarks(model, recipe, self._layout, self._given, types or TypeMap())
-        # What stays inside a fused operation, and whether the result of that is quantized.
-        self._fused: dict[ir.Value, bool] = {}
         self._channelwise_activations = has_channelwise_activations(recipe)
+        self._names = {value: name for name, value in iter_values(model)}
+        check_recipe(recipe, self._names)
 
     @property
     def ends(self) -> frozenset[str]:
@@ -109,8 +98,12 @@ class _Builder:
         asked = {name: o.activation for name, o in self._given.items() if o.activation is not None}
         return spread_types(layout, self._nodes, asked, self._recipe.activation) if asked else None
 
-    def build(self) -> Layout:
-        check_recipe(self._recipe, self._marks.names)
+    def build(self, unread: frozenset[str] = frozenset(), types: TypeMap = TypeMap()) -> Layout:  # noqa: B008 (frozen)
+        """Return the layout, without nodes whose integers nobody reads, and with these types."""
+        self._unread, self._layout = unread, Layout()
+        self._marks = TensorMarks(self._names, self._recipe, self._layout, self._given, types)
+        # What stays inside a fused operation, and whether the result of that is quantized.
+        self._fused: dict[ir.Value, bool] = {}
         float_by_name: set[str] = set()
         for node in self._nodes:
             name = node.name or ""

@@ -12,8 +12,8 @@ from bitwright.decide.layout.node_overrides import TypeMap
 from bitwright.decide.ops import OpRule
 from bitwright.decide.ops.conventions import conventions_of
 from bitwright.errors import RecipeError
-from bitwright.graph import iter_values
 from bitwright.graph.constants import constant_of, is_constant
+from bitwright.numerics.shared_exponent import axis_within
 from bitwright.numerics.types import INT16, INT32, QType
 from bitwright.recipe import Override, Recipe, find_override
 
@@ -28,7 +28,7 @@ class TensorMarks:
 
     def __init__(
         self,
-        model: ir.Model,
+        names: Mapping[ir.Value, str],
         recipe: Recipe,
         layout: Layout,
         given: Mapping[str, Override],
@@ -38,7 +38,7 @@ class TensorMarks:
         self._layout = layout
         self._of_nodes = given
         self._types = types
-        self.names = {value: name for name, value in iter_values(model)}
+        self.names = names
         self.marked: dict[ir.Value, str] = {}
         """The activations that have an entry, and its name."""
 
@@ -285,9 +285,5 @@ def _summed_axis(node: ir.Node, index: int) -> int | None:
 
 
 def _within(axis: int, entry: Entry) -> int:
-    """Return the axis counted from the front, moved to the last one where it lies beyond."""
     shape = entry.value.shape
-    if shape is None:
-        return axis
-    rank = len(shape)
-    return max(min(axis if axis >= 0 else axis + rank, rank - 1), 0)
+    return axis if shape is None else axis_within(axis, len(shape))

@@ -27,9 +27,6 @@ def find_unread_nodes(layout: Layout, *, wanted: frozenset[str] = frozenset()) -
 
     Nodes that are `wanted` count as read, and so does a tensor with an override. What only moves
     a product's result, out of the model or to float nodes, moves floats as well.
-
-    >>> find_unread_nodes(Layout())
-    frozenset()
     """
     quantized = {name: plan for name, plan in layout.nodes.items() if plan.action == "quantize"}
     asked = wanted | {

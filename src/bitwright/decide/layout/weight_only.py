@@ -197,8 +197,8 @@ class _Planner:
         if node.op_type == "MoE":
             if any(_rank(value) != 3 for value in weights):
                 return "its weights are not [experts, outputs, inputs]"
-            wanted = self._wanted(node, weights[0])
-            return _refuse_experts(node, weights, wanted) if in_operators else None
+            wanted = {weight: self._wanted(node, weight) for weight in weights}
+            return _refuse_experts(node, wanted) if in_operators else None
         rank = _rank(weights[0])
         if rank > 2 and node.op_type == "MatMul":
             form = "MatMulNBits takes matrices; weights.output='qdq' stores it in blocks"
@@ -276,13 +276,13 @@ def _refuse_gemm(node: ir.Node) -> str | None:
     return None
 
 
-def _refuse_experts(node: ir.Node, weights: Sequence[ir.Value], plan: WeightPlan) -> str | None:
+def _refuse_experts(node: ir.Node, wanted: Mapping[ir.Value, WeightPlan]) -> str | None:
     """Return why no kernel of QMoE on CPUs does what a node of MoE does, or None."""
     if runtime_version() < _MIN_RUNTIME_OF_EXPERTS:
         version = ".".join(map(str, _MIN_RUNTIME_OF_EXPERTS))
         return f"QMoE needs ONNX Runtime {version}, and an older one is installed"
     attributes = node.attributes
-    if len(weights) > 2:
+    if len(wanted) > 2:
         return "QMoE has no third weight (fc3) on CPUs"
     if attributes.get_string("activation_type", "relu") == "swiglu" and (
         attributes.get_int("swiglu_fusion", 0) != 1
@@ -290,9 +290,9 @@ def _refuse_experts(node: ir.Node, weights: Sequence[ir.Value], plan: WeightPlan
         return "QMoE on CPUs takes the two parts of SwiGLU interleaved (swiglu_fusion=1) only"
     if attributes.get_int("use_sparse_mixer", 0):
         return "QMoE has no sparse mixer on CPUs"
-    if isinstance(plan.rounding, HQQ) and plan.rounding.float_zero_points:
-        return "QMoE takes zero points that are integers only"
-    for value in weights:
+    for value, plan in wanted.items():
+        if isinstance(plan.rounding, HQQ) and plan.rounding.float_zero_points:
+            return "QMoE takes zero points that are integers only"
         assert value.shape is not None
         inputs = int(value.shape[-1])  # type: ignore[arg-type]
         multiple = 4 if plan.block_size == -1 else plan.block_size

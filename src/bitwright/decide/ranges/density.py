@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.numerics.scales import symmetric_zero_point
+from bitwright.numerics.scales import middle_of
 from bitwright.numerics.types import QType
 
 __all__ = ["Density", "Levels"]
@@ -45,9 +45,7 @@ class Levels:
         qmin, qmax = qtype.bounds(symmetric=symmetric, reduced=reduced)
         if symmetric:
             scale = _positive(2 * np.maximum(-low, high) / (qmax - qmin))
-            return cls.of(
-                scale, np.float64(symmetric_zero_point(qtype, reduced=reduced)), qmin, qmax
-            )
+            return cls.of(scale, np.float64(middle_of(qmin, qmax)), qmin, qmax)
         scale = _positive((high - low) / (qmax - qmin))
         zero_point = np.minimum(np.maximum(np.rint(qmin - low / scale), qmin), qmax)
         return cls.of(scale, zero_point, qmin, qmax)
@@ -130,24 +128,16 @@ class Density:
         self._points = points
         self._masses = masses
 
-    def error(self, levels: Levels) -> F64:
-        """Return the sum of squared errors for each set of levels (one-dimensional arrays)."""
+    def error(self, levels: Levels, *, absolute: bool = False) -> F64:
+        """Return the sum of squared, or absolute, errors for each set of levels (1-d arrays)."""
         column = levels.as_column()
         total = np.zeros(levels.scale.shape)
         if self._edges.size:
-            total += column.integral(self._edges[None, :]) @ self._weights
+            integral = column.absolute_integral if absolute else column.integral
+            total += integral(self._edges[None, :]) @ self._weights
         if self._points.size:
-            total += column.squared_error(self._points[None, :]) @ self._masses
-        return total
-
-    def absolute_error(self, levels: Levels) -> F64:
-        """Return the sum of absolute errors for each set of levels (one-dimensional arrays)."""
-        column = levels.as_column()
-        total = np.zeros(levels.scale.shape)
-        if self._edges.size:
-            total += column.absolute_integral(self._edges[None, :]) @ self._weights
-        if self._points.size:
-            total += np.sqrt(column.squared_error(self._points[None, :])) @ self._masses
+            squares = column.squared_error(self._points[None, :])
+            total += (np.sqrt(squares) if absolute else squares) @ self._masses
         return total
 
     @classmethod

@@ -196,7 +196,7 @@ def _layerwise_percentile(tensor: _Observed, method: LayerwisePercentile) -> tup
     if method.symmetric:
         cuts = [(-max(-low, high), max(-low, high)) for low, high in cuts]
     levels, density = tensor.levels(*np.array(cuts, np.float64).T), tensor.density()
-    error = density.error(levels) if method.metric == "mse" else density.absolute_error(levels)
+    error = density.error(levels, absolute=method.metric != "mse")
     return cuts[int(np.argmin(error))]  # of equal ones the first
 
 

@@ -54,10 +54,6 @@ def rotate_model(model: ir.Model, seed: int = 0, *, caches: bool = True) -> Rota
     Shapes must be inferred. Without `caches`, values that the model keeps for its next run stay as
     they are. Where something is in the way of a rotation, that one is left out, and
     a note says what it is.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> rotate_model(ir.Model(graph, ir_version=10)).notes[0]
-    'the residual stream is not rotated: no constant table of embeddings starts it'
     """
     names = NameScope(model)
     streams = _rotate_streams(model, seed, names)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import MATRIX_PRODUCTS
-from bitwright.equalize.constants import read_inline
+from bitwright.equalize.constants import read_inline, transposed
 from bitwright.graph.constants import constant_tensor, input_at
 
 __all__ = [
@@ -100,12 +99,7 @@ def constant_behind(value: ir.Value | None) -> ir.TensorProtocol | None:
         return None
     if tuple(maker.attributes.get_ints("perm", (1, 0)) or ()) != (1, 0):
         return None
-    return ir.LazyTensor(
-        lambda: ir.Tensor(np.ascontiguousarray(read_inline(source).T), source.dtype),
-        dtype=source.dtype,
-        shape=ir.Shape(source.shape.numpy()[::-1]),
-        cache=False,
-    )
+    return transposed(source)
 
 
 def is_uniform(value: ir.Value | None) -> bool:
@@ -125,8 +119,7 @@ def is_product(node: ir.Node) -> bool:
 def matrix_axes(node: ir.Node) -> tuple[int, int] | None:
     """Return the axes of inputs and of outputs of a product's constant matrix, if it has one."""
     tensor = constant_behind(input_at(node, 1))
-    transposed = bool(node.attributes.get_int("transA", 0))
-    if tensor is None or len(tensor.shape) != 2 or transposed:
+    if tensor is None or len(tensor.shape) != 2 or node.attributes.get_int("transA", 0) != 0:
         return None
     return (1, 0) if node.attributes.get_int("transB", 0) else (0, 1)
 
@@ -150,11 +143,7 @@ ATTENTIONS = {
 
 
 def values_of_attention(node: ir.Node) -> tuple[ir.Value, Span] | None:
-    """Return the tensor that an operator for attention has its values in, and the part they are.
-
-    >>> values_of_attention(ir.node("Relu", [ir.Value(name="x")])) is None
-    True
-    """
+    """Return the tensor that an operator for attention has its values in, and the part they are."""
     facts = ATTENTIONS.get((node.domain, node.op_type))
     if facts is None:
         return None
@@ -167,11 +156,7 @@ def values_of_attention(node: ir.Node) -> tuple[ir.Value, Span] | None:
 
 
 def head_of_attention(node: ir.Node) -> int | None:
-    """Return the size of the heads of an operator for attention; None for other nodes.
-
-    >>> head_of_attention(ir.node("Relu", [ir.Value(name="x")])) is None
-    True
-    """
+    """Return the size of the heads of an operator for attention; None for other nodes."""
     found = values_of_attention(node)
     if found is None:
         return None

@@ -41,22 +41,12 @@ def simulate_npu(
     wanted: Simulation,
     switches: SimulationSwitches = SimulationSwitches(),  # noqa: B008 (frozen)
 ) -> list[str]:
-    """Replace ops by what the NPU computes in their place, in place; return what was done, and not.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> simulate_npu(ir.Model(graph, ir_version=10), Simulation())
-    []
-    """
+    """Replace ops, in place, by what the NPU computes instead; return what was done, and not."""
     return run_passes(model, _ALWAYS, switches) + run_passes(model, _ASKED_FOR, wanted)
 
 
 def simulation_steps(model: ir.Model) -> dict[str, str]:
-    """Return the nodes that compute in bfloat16 and so take no quantizers, each with its reason.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> simulation_steps(ir.Model(graph, ir_version=10))
-    {}
-    """
+    """Return the nodes that compute in bfloat16 and so take no quantizers, each with its reason."""
     return {
         node.name: "it is a bfloat16 step of the simulated NPU"
         for _, graph in iter_graphs(model)
