@@ -12,7 +12,7 @@ from bitwright.graph.constants import float_constant_of
 from bitwright.graph.editing import insert_after, remove_unused_initializers
 from bitwright.graph.half_ops import find_half_parameters
 from bitwright.graph.names import NameScope
-from bitwright.graph.subgraphs import iter_graphs
+from bitwright.graph.subgraphs import iter_graphs, values_of
 from bitwright.graph.tensors import shape_of
 from bitwright.numerics.halves import narrow
 from bitwright.plan import QuantPlan
@@ -38,16 +38,8 @@ class _Casting:
         self._half = dict.fromkeys(
             node for node in model.graph if plan.nodes[node.name or ""].action == "quantize"
         )
-        self._floats = {
-            value
-            for _, graph in iter_graphs(model)
-            for value in (
-                *graph.inputs,
-                *graph.initializers.values(),
-                *(value for node in graph for value in node.outputs),
-            )
-            if value.dtype == _FLOAT
-        }
+        values = (value for _, graph in iter_graphs(model) for value in values_of(graph))
+        self._floats = {value for value in values if value.dtype == _FLOAT}
         self._made: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
         self._moved: list[str] = []
         """Constants with numbers that were moved to fit."""

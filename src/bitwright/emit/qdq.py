@@ -106,13 +106,21 @@ class QdqWriter:
         """Return the same values from one more dequantizer behind the same integers."""
         first = dequantized.producer()
         assert first is not None
-        name = self._labels[self._values[self._plan.tensors[key].tensor]]
-        output = like(dequantized, self._names.fresh(f"{name}_DequantizeLinear_Output_{number}"))
-        name = self._names.fresh(f"{first.name}_{number}")
-        parameters = self._plan.parameters(key)
-        node = self._node("DequantizeLinear", first.inputs, parameters, output, name)
-        insert_after(graph_of(dequantized), node, first)
-        return output
+        output = f"{self._label(key)}_DequantizeLinear_Output_{number}"
+        return self._clone_dequantizer(key, first, output, f"{first.name}_{number}", first)
+
+    def _label(self, key: str) -> str:
+        return self._labels[self._values[self._plan.tensors[key].tensor]]
+
+    def _clone_dequantizer(
+        self, key: str, first: ir.Node, output: str, name: str, place: ir.Node
+    ) -> ir.Value:
+        """Add another dequantizer of the same integers behind a node, and return its result."""
+        result = like(first.outputs[0], self._names.fresh(output))
+        parameters, fresh = self._plan.parameters(key), self._names.fresh(name)
+        node = self._node("DequantizeLinear", first.inputs, parameters, result, fresh)
+        insert_after(graph_of(first.outputs[0]), node, place)
+        return result
 
     # Who uses what ------------------------------------------------------------------------
 
@@ -229,20 +237,11 @@ class QdqWriter:
         the second quantizer into one conversion.
         """
         quantizer, dequantizer = self._pairs[key]
-        first = dequantizer.outputs[0]
         if not shared:
-            return first
-        name = self._labels[self._values[self._plan.tensors[key].tensor]]
-        output = like(first, self._names.fresh(f"{name}_convert_QuantizeLinear_Input"))
-        another = self._node(
-            "DequantizeLinear",
-            [quantizer.outputs[0], *dequantizer.inputs[1:]],
-            self._plan.parameters(key),
-            output,
-            self._names.fresh(f"{name}_convert_clone_DequantizeLinear"),
-        )
-        insert_after(graph_of(first), another, quantizer)
-        return output
+            return dequantizer.outputs[0]
+        label = f"{self._label(key)}_convert"
+        output, name = f"{label}_QuantizeLinear_Input", f"{label}_clone_DequantizeLinear"
+        return self._clone_dequantizer(key, dequantizer, output, name, quantizer)
 
     def _dedicated_suffix(self, entry: TensorPlan) -> str:
         """Number the pairs of a tensor that has one for each reader."""
@@ -280,7 +279,7 @@ class QdqWriter:
         root = self._plan.root(key)
         if root not in self._scales:
             if root != key:
-                stem = self._labels[self._values[self._plan.tensors[root].tensor]]
+                stem = self._label(root)
             dtype = np.float32 if source.dtype is None else source.dtype.numpy()
             scale = np.asarray(parameters.scale).astype(dtype)
             zeros = np.asarray(parameters.zero_point)

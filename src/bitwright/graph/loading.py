@@ -16,6 +16,7 @@ from bitwright.graph.cloning import clone_model
 from bitwright.graph.extents import Extent, StoredFile, split_file
 from bitwright.graph.messages import check_message
 from bitwright.graph.shapes import forget_sizes
+from bitwright.graph.subgraphs import iter_messages
 from bitwright.graph.tensors import serialized_size, shape_of, tensor_slots
 from bitwright.support.collector import without_collection
 from bitwright.support.files import check_regular_file
@@ -328,27 +329,16 @@ def _refuse_sparse(proto: onnx.ModelProto, what: str) -> None:
 
 
 def _proto_graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
-    waiting = [proto.graph]
-    nodes = [node for function in proto.functions for node in function.node]
-    while waiting or nodes:
-        if waiting:
-            graph = waiting.pop()
-            yield graph
-            nodes.extend(graph.node)
-        while nodes:
-            for attribute in nodes.pop().attribute:
-                if attribute.HasField("g"):
-                    waiting.append(attribute.g)
-                waiting.extend(attribute.graphs)
+    """Yield all graphs of a model; the body of a function is one of nodes alone."""
+    bodies = (onnx.GraphProto(node=function.node) for function in proto.functions)
+    for root in (proto.graph, *bodies):
+        yield from (graph for _, graph in iter_messages("", root))
 
 
 def _proto_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    nodes = [node for function in proto.functions for node in function.node]
     for graph in _proto_graphs(proto):
         yield from graph.initializer
-        nodes.extend(graph.node)
-    for node in nodes:
-        for attribute in node.attribute:
+        for attribute in (attribute for node in graph.node for attribute in node.attribute):
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors

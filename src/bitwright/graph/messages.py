@@ -44,16 +44,8 @@ _COUNTS = frozenset({"group", "hidden_size", "kv_num_heads", "num_groups", "num_
 _LARGEST_COUNT = 2**31 - 1
 
 _CONSTANT_VALUES = frozenset(
-    {
-        "sparse_value",
-        "value",
-        "value_float",
-        "value_floats",
-        "value_int",
-        "value_ints",
-        "value_string",
-        "value_strings",
-    }
+    "sparse_value value value_float value_floats value_int value_ints value_string "
+    "value_strings".split()
 )
 
 _NEWEST_OPSET = 2**31 - 1

@@ -6,77 +6,39 @@ opset 17. ONNX's checker and converter refuse them, its shape inference knows no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 
 import onnx
 import onnx_ir as ir
 
-from bitwright.graph.subgraphs import iter_graphs
+from bitwright.graph.subgraphs import iter_graphs, iter_messages
 
 __all__ = ["bring_back", "keeps_type", "move_apart", "stand_in_for_shapes"]
 
 _IN_ONNX_DOMAIN = frozenset(
-    {
-        "Affine",
-        "Crop",
-        "DynamicSlice",
-        "GRUUnit",
-        "GivenTensorFill",
-        "ImageScaler",
-        "LayerNormalization",
-        "MeanVarianceNormalization",
-        "ParametricSoftplus",
-        "Scale",
-        "ScaledTanh",
-        "SimplifiedLayerNormalization",
-        "ThresholdedRelu",
-    }
+    "Affine Crop DynamicSlice GRUUnit GivenTensorFill ImageScaler LayerNormalization "
+    "MeanVarianceNormalization ParametricSoftplus Scale ScaledTanh SimplifiedLayerNormalization "
+    "ThresholdedRelu".split()
 )
 """What the runtime registers in ONNX's domain at versions at which ONNX has no such operator."""
 
-_SAME_SHAPE = {
-    "Affine": (0,),
-    "BiasGelu": (0,),
-    "FastGelu": (0,),
-    "Gelu": (0,),
-    "GroupNorm": (0,),
-    "ImageScaler": (0,),
-    "LayerNormalization": (0,),
-    "MeanVarianceNormalization": (0,),
-    "ParametricSoftplus": (0,),
-    "QuickGelu": (0,),
-    "RotaryEmbedding": (0,),
-    "Scale": (0,),
-    "ScaledTanh": (0,),
-    "SimplifiedLayerNormalization": (0,),
+_SAME_SHAPE: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(
+        "Affine BiasGelu FastGelu Gelu GroupNorm ImageScaler LayerNormalization "
+        "MeanVarianceNormalization ParametricSoftplus QuickGelu RotaryEmbedding Scale ScaledTanh "
+        "SimplifiedLayerNormalization ThresholdedRelu".split(),
+        (0,),
+    ),
     "SkipGroupNorm": (0, 1),
     "SkipLayerNormalization": (0, 3),
     "SkipSimplifiedLayerNormalization": (0, 3),
-    "ThresholdedRelu": (0,),
 }
 """The outputs that have the type and the shape of the operator's first input."""
 
 _SAME_TYPE = frozenset(
-    {
-        "Attention",
-        "BiasAdd",
-        "BiasSplitGelu",
-        "Crop",
-        "DynamicSlice",
-        "FusedConv",
-        "FusedGemm",
-        "FusedMatMul",
-        "GemmFastGelu",
-        "GroupQueryAttention",
-        "MatMulNBits",
-        "MultiHeadAttention",
-        "NhwcConv",
-        "NhwcFusedConv",
-        "NhwcMaxPool",
-        "PackedAttention",
-        "TransposeMatMul",
-    }
+    "Attention BiasAdd BiasSplitGelu Crop DynamicSlice FusedConv FusedGemm FusedMatMul "
+    "GemmFastGelu GroupQueryAttention MatMulNBits MultiHeadAttention NhwcConv NhwcFusedConv "
+    "NhwcMaxPool PackedAttention TransposeMatMul".split()
 )
 """Operators whose first output has the type of their first input, and another shape."""
 
@@ -101,7 +63,7 @@ def move_apart(proto: onnx.ModelProto) -> bool:
     opset = _opset(proto)
     found = [
         node
-        for graph in _graphs(proto.graph)
+        for _, graph in iter_messages("", proto.graph)
         for node in graph.node
         if _is_unknown_to_onnx(node, opset)
     ]
@@ -128,7 +90,7 @@ def stand_in_for_shapes(proto: onnx.ModelProto) -> None:
     not. The message is good for nothing else.
     """
     opset = _opset(proto)
-    for graph in _graphs(proto.graph):
+    for _, graph in list(iter_messages("", proto.graph)):
         nodes: list[onnx.NodeProto] = []
         for index, node in enumerate(graph.node):
             if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
@@ -169,13 +131,3 @@ def _has_schema(op_type: str, opset: int) -> bool:
 def _opset(proto: onnx.ModelProto) -> int:
     versions = [entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")]
     return int(versions[0]) if versions else 1
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _graphs(attribute.g)
-            for body in attribute.graphs:
-                yield from _graphs(body)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import onnx
 import onnx_ir as ir
@@ -10,7 +10,7 @@ import onnx_ir as ir
 from bitwright.graph.cloning import strip_weights
 from bitwright.graph.constants import input_at
 from bitwright.graph.runtime_ops import keeps_type, stand_in_for_shapes
-from bitwright.graph.subgraphs import iter_graphs, iter_values, subgraphs_of
+from bitwright.graph.subgraphs import iter_graphs, iter_messages, iter_values, subgraphs_of
 from bitwright.graph.tensors import shape_of
 from bitwright.support.collector import without_collection
 
@@ -21,7 +21,6 @@ __all__ = [
     "forget_sizes",
     "infer_shapes",
     "is_invented",
-    "iter_messages",
     "set_input_shapes",
     "static_shape",
     "take_over_shapes",
@@ -175,19 +174,6 @@ def take_over_shapes(model: ir.Model, inferred: onnx.ModelProto) -> None:
     for path, graph in iter_graphs(model):
         if path in learned:
             _merge(graph, learned[path])
-
-
-def iter_messages(path: str, graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.GraphProto]]:
-    """Yield what `iter_graphs` does, of a message."""
-    yield path, graph
-    for index, node in enumerate(graph.node):
-        for attribute in node.attribute:
-            owner = f"{node.name or f'{node.op_type}#{index}'}/{attribute.name}"
-            step = f"{path}/{owner}" if path else owner
-            if attribute.HasField("g"):
-                yield from iter_messages(step, attribute.g)
-            for position, body in enumerate(attribute.graphs):
-                yield from iter_messages(f"{step}[{position}]", body)
 
 
 def _infer_by_onnx(model: ir.Model) -> str | None:

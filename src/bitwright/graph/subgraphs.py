@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+import onnx
 import onnx_ir as ir
 
 from bitwright.errors import ModelError, did_you_mean
@@ -25,6 +26,7 @@ __all__ = [
     "find_value",
     "iter_from",
     "iter_graphs",
+    "iter_messages",
     "iter_values",
     "outer_inputs",
     "owner_nodes",
@@ -70,6 +72,19 @@ def iter_from(path: str, graph: ir.Graph) -> Iterator[tuple[str, ir.Graph]]:
             owner = node.name or f"{node.op_type}#{index}"
             step = f"{owner}/{attribute}"
             yield from iter_from(f"{path}/{step}" if path else step, body)
+
+
+def iter_messages(path: str, graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.GraphProto]]:
+    """Yield what `iter_from` does, of a message."""
+    yield path, graph
+    for index, node in enumerate(graph.node):
+        for attribute in node.attribute:
+            owner = f"{node.name or f'{node.op_type}#{index}'}/{attribute.name}"
+            step = f"{path}/{owner}" if path else owner
+            if attribute.HasField("g"):
+                yield from iter_messages(step, attribute.g)
+            for position, body in enumerate(attribute.graphs):
+                yield from iter_messages(f"{step}[{position}]", body)
 
 
 def outer_inputs(node: ir.Node) -> Iterator[ir.Value]:

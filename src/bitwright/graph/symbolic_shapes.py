@@ -15,8 +15,8 @@ import onnx_ir as ir
 from bitwright.errors import MissingPackageError, ModelError
 from bitwright.graph.cloning import strip_weights
 from bitwright.graph.constants import input_at
-from bitwright.graph.shapes import iter_messages, take_over_shapes
-from bitwright.graph.subgraphs import iter_graphs, owner_nodes, reach, subgraphs_of
+from bitwright.graph.shapes import take_over_shapes
+from bitwright.graph.subgraphs import iter_graphs, iter_messages, owner_nodes, reach, subgraphs_of
 from bitwright.graph.versions import opset_of
 
 __all__ = ["infer_symbolic_shapes"]

@@ -24,22 +24,8 @@ __all__ = [
     "tensor_slots",
 ]
 
-ARRAY_TYPES = frozenset(
-    {
-        ir.DataType.BOOL,
-        ir.DataType.DOUBLE,
-        ir.DataType.FLOAT,
-        ir.DataType.FLOAT16,
-        ir.DataType.INT8,
-        ir.DataType.INT16,
-        ir.DataType.INT32,
-        ir.DataType.INT64,
-        ir.DataType.UINT8,
-        ir.DataType.UINT16,
-        ir.DataType.UINT32,
-        ir.DataType.UINT64,
-    }
-)
+_ARRAY_TYPES = "BOOL DOUBLE FLOAT FLOAT16 INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64"
+ARRAY_TYPES = frozenset(ir.DataType[name] for name in _ARRAY_TYPES.split())
 """Types of tensors that the runtime takes and gives as arrays."""
 
 

@@ -66,24 +66,9 @@ class TensorSketch:
     array([4, 2, 2])
     """
 
-    __slots__ = (
-        "_counts",
-        "_lows_highs",
-        "_rest",
-        "_sparse",
-        "_sum",
-        "channel_axis",
-        "channel_high",
-        "channel_low",
-        "count",
-        "high",
-        "inf",
-        "low",
-        "mean_axis",
-        "most_counted",
-        "nan",
-        "remembered",
-        "votes",
+    __slots__ = tuple(
+        "_counts _lows_highs _rest _sparse _sum channel_axis channel_high channel_low count high "
+        "inf low mean_axis most_counted nan remembered votes".split()
     )
 
     def __init__(

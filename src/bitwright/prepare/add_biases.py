@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import LINEAR_OPS
+from bitwright.decide.ops.linear import LinearNode
 from bitwright.graph.constants import float_constant_of, input_at, is_private
 from bitwright.graph.editing import replace_constant
 from bitwright.graph.names import NameScope
@@ -32,13 +33,7 @@ def _give(node: ir.Node, names: NameScope) -> bool:
     weight = float_constant_of(node.inputs[1])
     if weight is None or weight.dtype not in (np.float32, np.float16):
         return False
-    if node.op_type == "Conv":
-        channels = weight.shape[0]
-    elif node.op_type == "ConvTranspose":
-        channels = weight.shape[1] * node.attributes.get_int("group", 1)
-    else:
-        channels = weight.shape[0 if node.attributes.get_int("transB", 0) else 1]
-    old = input_at(node, 2)
+    channels, old = LinearNode(node, weight).out_channels, input_at(node, 2)
     if old is None:
         # A factor of nothing is any factor.
         node.attributes.pop("beta", None)

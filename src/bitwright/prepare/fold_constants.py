@@ -32,54 +32,18 @@ _GROWING = frozenset(
 # window larger than its input, indices that are all batch dimensions, flags beyond 0 and 1. Of its
 # global pools not all take three axes.
 _POOLS = frozenset(
-    {
-        "AveragePool",
-        "GlobalAveragePool",
-        "GlobalLpPool",
-        "GlobalMaxPool",
-        "LpPool",
-        "MaxPool",
-    }
+    "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool".split()
 )
 _FLAGS = frozenset(
-    {
-        "align_corners",
-        "allowzero",
-        "antialias",
-        "exclude_outside",
-        "exclusive",
-        "fmod",
-        "inverse",
-        "is_causal",
-        "keepdims",
-        "noop_with_empty_axes",
-        "onesided",
-        "periodic",
-        "reverse",
-        "select_last_index",
-        "upper",
-    }
+    "align_corners allowzero antialias exclude_outside exclusive fmod inverse is_causal keepdims "
+    "noop_with_empty_axes onesided periodic reverse select_last_index upper".split()
 )
 
 # What the optimizer may rewrite although not all inputs are constant. It also has rules for Abs,
 # Add, Gather and Squeeze, which act on constants or on what came from a Shape.
 _SIMPLIFIED = frozenset(
-    {
-        "Cast",
-        "CastLike",
-        "Concat",
-        "ConcatFromSequence",
-        "Dropout",
-        "Expand",
-        "Identity",
-        "If",
-        "Reshape",
-        "SequenceAt",
-        "SequenceConstruct",
-        "Shape",
-        "Size",
-        "SplitToSequence",
-    }
+    "Cast CastLike Concat ConcatFromSequence Dropout Expand Identity If Reshape SequenceAt "
+    "SequenceConstruct Shape Size SplitToSequence".split()
 )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from bitwright.decide.ops import rule_of
 from bitwright.graph.constants import constant_of
 from bitwright.numerics.broadcasting import along_axis
 from bitwright.numerics.quantize import quantize
@@ -100,8 +101,6 @@ def rescale(node: ir.Node, old: Array, new: Array, parameters: Parameters) -> Pa
 
 
 def _output_axis(node: ir.Node, rank: int) -> int:
-    if node.op_type == "Conv":
-        return 0
-    if node.op_type == "Gemm":
-        return 0 if node.attributes.get_int("transB", 0) else 1
-    return 1 if node.op_type == "ConvTranspose" else rank - 1
+    channel_axis = rule_of(node.op_type).channel_axis
+    found = None if channel_axis is None else channel_axis(node, 1)
+    return rank - 1 if found is None else found

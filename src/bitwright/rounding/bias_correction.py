@@ -22,6 +22,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import CONVOLUTIONS, LINEAR_OPS, MATRIX_PRODUCTS
+from bitwright.decide.ops.linear import LinearNode
 from bitwright.graph.constants import float_constant_of, input_at, is_private
 from bitwright.numerics.broadcasting import along_axis
 from bitwright.numerics.windows import transposed_window_coverage, window_coverage
@@ -131,7 +132,7 @@ def _biased_layer(node: ir.Node) -> BiasedLayer | str:
     if node.op_type in MATRIX_PRODUCTS and weight.ndim != 2:
         return "its weight is not one matrix"
     layer = BiasedLayer(node, bias)
-    if array.ndim < 1 or array.shape[-1] != _channels(node, weight):
+    if array.ndim < 1 or array.shape[-1] != LinearNode(node, weight).out_channels:
         return "its bias is one number for all channels"
     return layer if layer.factor else "it multiplies its bias with 0"
 
@@ -146,14 +147,6 @@ def _added_behind(product: ir.Node) -> ir.Value | None:
         return None
     other = reader.inputs[1 - index]
     return other if float_constant_of(other) is not None else None
-
-
-def _channels(node: ir.Node, weight: Array) -> int:
-    """Return how many outputs a layer has."""
-    if node.op_type == "ConvTranspose":
-        return int(weight.shape[1] * node.attributes.get_int("group", 1))
-    leads = node.op_type == "Conv" or node.attributes.get_int("transB", 0) == 1
-    return int(weight.shape[0 if leads else 1])
 
 
 def mean_error(layer: BiasedLayer, difference: Array, mean: F64) -> F64:

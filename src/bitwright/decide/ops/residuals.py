@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from bitwright.decide.ops import CONVOLUTIONS
 from bitwright.graph.constants import is_constant, is_private
 from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
 
 __all__ = ["find_skip_input"]
 
-_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 _FUSED_WITH_IT = frozenset({"BatchNormalization", "Clip", "LeakyRelu", "Relu"})
 _PAIRS = QUANTIZERS | DEQUANTIZERS
 
@@ -50,7 +50,7 @@ def _convolution_before(value: ir.Value | None) -> tuple[ir.Node | None, int]:
         node = value.producer()
         if node is None or (node.domain and node.op_type not in _PAIRS):
             break
-        if node.op_type in _CONVOLUTIONS:
+        if node.op_type in CONVOLUTIONS:
             return node, distance
         if node.op_type not in _FUSED_WITH_IT | _PAIRS:
             break
