@@ -6,11 +6,21 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, field, fields, is_dataclass
+from enum import Enum
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
-__all__ = ["REQUIRED", "described", "expand_groups", "make_group", "option", "options_of", "switch"]
+__all__ = [
+    "REQUIRED",
+    "arguments_of",
+    "described",
+    "expand_groups",
+    "make_group",
+    "option",
+    "options_of",
+    "switch",
+]
 
 REQUIRED: Any = MISSING
 """The default of an option that has to be given."""
@@ -86,6 +96,21 @@ def options_of(group: Any) -> list[inspect.Parameter]:
         default = inspect.Parameter.empty if one.default is MISSING else one.default
         options.append(_keyword(one.name, kind if made is None else Annotated[kind, made], default))
     return options
+
+
+def arguments_of(group: Any, *without: str) -> dict[str, Any]:
+    """Return the options of a group as arguments; groups among them say what they stand for.
+
+    >>> from dataclasses import make_dataclass
+    >>> arguments_of(make_dataclass("Size", ["width", "height"])(5, 2), "height")
+    {'width': 5}
+    """
+    found: dict[str, Any] = {}
+    for name in (one.name for one in fields(group) if one.name not in without):
+        value = getattr(group, name)
+        own = value.arguments() if is_dataclass(value) else {name: value}  # type: ignore[union-attr]
+        found |= {n: v.value if isinstance(v, Enum) else v for n, v in own.items()}
+    return found
 
 
 def _keyword(name: str, kind: Any, default: Any) -> inspect.Parameter:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from bitwright.cli import options as opt
-from bitwright.cli.groups import option, switch
+from bitwright.cli.groups import arguments_of, option, switch
 from bitwright.cli.piping import STANDARD_OUTPUT, refuse_pipe, written
 from bitwright.cli.recipe_choice import RecipeChoice
 from bitwright.cli.screen import Facts, Screen
@@ -79,18 +79,8 @@ class QuantizeOptions:
 
     def arguments(self, chosen: Recipe) -> dict[str, Any]:
         """Return the arguments of `bitwright.quantize` that the options stand for."""
-        return {
-            "weights": self.weights,
-            "recipe": chosen,
-            "effort": self.effort or self.recipe.effort,
-            "holdout": self.holdout,
-            "sketches": self.sketches,
-            "external_data": self.external_data,
-            "work": self.work,
-            "device": self.device,
-            **self.samples.arguments(),
-            **self.run.arguments(),
-        }
+        given = arguments_of(self, "output", "recipe", "qat", "plan_out")
+        return given | {"recipe": chosen, "effort": self.effort or self.recipe.effort}
 
     def words(self) -> str:
         """Return the options to quantize with the same recipe again, as they are typed."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bitwright.cli import options as opt
 from bitwright.cli.completion import complete_target
-from bitwright.cli.groups import REQUIRED, option, switch
+from bitwright.cli.groups import REQUIRED, arguments_of, option, switch
 from bitwright.cli.piping import refuse_pipe, written
 from bitwright.cli.screen import Facts, Part, Screen, show_bytes
 
@@ -55,7 +55,7 @@ def report_command(
     screen: Screen,
 ) -> None:
     """Write a report on a quantized model: one HTML file."""
-    given = {**options.samples.arguments(), **options.run.arguments()}
+    given = arguments_of(options, "output")
     output = options.output
     if options.sensitivity:
         refuse_pipe(output, "with --sensitivity it also writes a plan")
@@ -63,17 +63,8 @@ def report_command(
     from bitwright.jobs.report import write_report
 
     with written(output, ".html") as file:
-        report = write_report(
-            float_model,
-            quantized_model,
-            file,
-            plan=options.plan,
-            latency=options.latency,
-            sensitivity=options.sensitivity,
-            target=options.target,
-            progress=screen.wants_progress,
-            **given,
-        )
+        progress = screen.wants_progress
+        report = write_report(float_model, quantized_model, file, progress=progress, **given)
         document = {
             "float": str(float_model),
             "quantized": str(quantized_model),

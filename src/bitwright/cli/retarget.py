@@ -11,7 +11,7 @@ import typer
 
 from bitwright.cli import options as opt
 from bitwright.cli.completion import complete_target
-from bitwright.cli.groups import REQUIRED, option
+from bitwright.cli.groups import REQUIRED, arguments_of, option
 from bitwright.cli.piping import written
 from bitwright.cli.screen import Facts, Part, Screen
 
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["retarget_command"]
 
 
-class _Format(StrEnum):
-    qdq = "qdq"
-    qoperator = "qoperator"
+_Format = StrEnum("_Format", ["qdq", "qoperator"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +60,8 @@ def retarget_command(
 
     output = options.output
     with written(output) as file:
-        made = retarget(
-            model,
-            options.to,
-            file,
-            format=None if options.form is None else options.form.value,
-            plan=options.plan,
-            block_size=options.block_size,
-            external_data=options.external_data,
-        )
+        given = arguments_of(options, "to", "output")
+        made = retarget(model, options.to, file, format=given.pop("form"), **given)
         document = {"model": str(model), "output": str(output), **made.to_dict()}
         screen.show(document, _parts(output, made))
     if not made.verification.ok:

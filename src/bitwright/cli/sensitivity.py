@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bitwright.cli import options as opt
-from bitwright.cli.groups import REQUIRED, option
+from bitwright.cli.groups import REQUIRED, arguments_of, option
 from bitwright.cli.piping import STANDARD_OUTPUT, written
 from bitwright.cli.screen import Facts, Part, Screen, Table
 
@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["sensitivity_command"]
 
 
-class _To(StrEnum):
-    float = "float"
-    uint16 = "uint16"
-    int8 = "int8"
+_To = StrEnum("_To", ["float", "uint16", "int8"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +55,8 @@ def sensitivity_command(model: opt.Model, *, options: SensitivityOptions, screen
     In that plan, which is for 'bitwright apply', they stay float or get more bits. Without --output
     only the ranking is shown; --verbose shows all of it.
     """
-    given = {**options.samples.arguments(), **options.run.arguments()}
+    given = arguments_of(options, "plan", "output")
+    wanted = {name: given.pop(name) for name in ("regain", "most", "to")}
 
     from bitwright import graph
     from bitwright.api import find_sensitivity
@@ -70,12 +68,10 @@ def sensitivity_command(model: opt.Model, *, options: SensitivityOptions, screen
     if output is not None and output != STANDARD_OUTPUT:
         graph.check_destination(output, source=model, others=[*options.samples.files(), plan])
     with nullcontext() if output is None else written(output, ".json") as file:
-        progress = screen.wants_progress
-        nodes = options.candidates
-        found = find_sensitivity(model, plan, candidates=nodes, progress=progress, **given)
+        found = find_sensitivity(model, plan, progress=screen.wants_progress, **given)
         proposal = None
         if file is not None:
-            proposal = found.proposal(options.regain, most=options.most, to=options.to.value)
+            proposal = found.proposal(**wanted)
             proposal.plan.save(file)
         document = {
             "model": str(model),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from bitwright.cli import options as opt
-from bitwright.cli.groups import REQUIRED, option, switch
+from bitwright.cli.groups import REQUIRED, arguments_of, option, switch
 from bitwright.cli.piping import refuse_pipe
 from bitwright.cli.recipe_choice import RecipeChoice
 from bitwright.cli.screen import Facts, Part, Screen, Table
@@ -27,14 +27,8 @@ MISSED = 3
 """The exit code where no model within the allowed drop was found; the closest one is written."""
 
 
-class _Purpose(StrEnum):
-    speed = "speed"
-    size = "size"
-
-
-class _Scope(StrEnum):
-    sample = "sample"
-    set = "set"
+_Purpose = StrEnum("_Purpose", ["speed", "size"])
+_Scope = StrEnum("_Scope", ["sample", "set"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,17 +107,10 @@ class TuneOptions:
 
     def arguments(self, model: Path) -> dict[str, Any]:
         """Return the arguments of `bitwright.tune`, whose names most options have."""
-        own = ("samples", "recipe", "report", "run")
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {
-            **{name: value for name, value in given.items() if name not in own},
-            "evaluate_on": self.evaluate_on.value,
-            "purpose": self.purpose.value,
+        return arguments_of(self, "recipe", "report") | {
             "max_size": None if self.max_size is None else opt.read_size(self.max_size),
             "recipe": self.recipe.load(model),
             "target": self.recipe.target,
-            **self.samples.arguments(),
-            **self.run.arguments(),
         }
 
 

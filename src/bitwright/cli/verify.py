@@ -23,18 +23,8 @@ _MOST_ROWS = 8
 _MOST_NAMES = 2
 
 
-class _Format(StrEnum):
-    text = "text"
-    json = "json"
-    junit = "junit"
-
-
-class _Consequence(StrEnum):
-    refused = "refused"
-    leaves = "leaves"
-    wrong = "wrong"
-    float = "float"
-    slow = "slow"
+_Format = StrEnum("_Format", ["text", "json", "junit"])
+_Consequence = StrEnum("_Consequence", ["refused", "leaves", "wrong", "float", "slow"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

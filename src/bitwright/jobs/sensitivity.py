@@ -76,7 +76,9 @@ def measure_sensitivity(
         NodeSensitivity.measured(name, plan.nodes[name].op, alone[index,], without[index,], total)
         for name, index in chosen.items()
     ]
-    return Sensitivity(plan, total.noise, nodes, len(measured.samples), measured, total.loss)
+    return Sensitivity(
+        plan, total.noise, nodes, len(measured.samples), measured.propose, total.loss
+    )
 
 
 def units_of(units: Units, plan: QuantPlan) -> dict[str, int]:

@@ -65,49 +65,35 @@ _SLOW_PASSES = ("ConstantSharing", "NhwcTransformer")
 _PASS_OF_CONVOLUTIONS = "NchwcTransformer"
 """It makes them faster, and is quadratic in their number. Without it, float convolutions add up in
 another order: their last bits differ."""
-_NORMS = (
-    "ReduceMean",
-    "LayerNormalization",
-    "SimplifiedLayerNormalization",
-    "SkipLayerNormalization",
-)
-_PASSES_OF_OPS: dict[str, tuple[str, ...]] = {
-    "TransposeOptimizer": ("Transpose",),
-    "TransposeOptimizer_CPUExecutionProvider": ("Transpose",),
-    "MatMulAddFusion": ("MatMul",),
-    "ReshapeFusion": ("Reshape",),
-    "SliceConcatToSpaceToDepthFusion": ("Slice",),
-    "GeluFusionL1": ("Erf",),
-    "LayerNormFusionL1": ("ReduceMean",),
-    "WhereDummyDq": ("Where",),
-    "GemmActivationFusion": ("Gemm",),
-    "MatMulIntegerToFloatFusion": ("MatMulInteger",),
-    "DynamicQuantizeMatMulFusion": ("DynamicQuantizeLinear",),
-    "GeluFusionL2": ("Erf",),
-    "LayerNormFusionL2": ("ReduceMean",),
-    "SimplifiedLayerNormFusion": ("ReduceMean",),
-    "AttentionFusion": ("Softmax",),
-    "EmbedLayerNormFusion": ("Gather",),
-    "GatherSliceToSplitFusion": ("Gather", "Slice"),
-    "GatherToSliceFusion": ("Gather",),
-    "MatmulTransposeFusion": ("Transpose",),
-    "BiasGeluFusion": ("Erf", "Gelu", "FastGelu"),
-    "GroupQueryAttentionFusion": ("GroupQueryAttention",),
-    "GroupQueryAttentionPreNormFusion": ("GroupQueryAttention",),
-    "SkipLayerNormFusion": _NORMS,
-    "BiasSkipLayerNormFusion": _NORMS,
-    "FastGeluFusion": ("Tanh", "Gelu"),
-    "QuickGeluFusion": ("Sigmoid",),
-    "BiasSoftmaxFusion": ("Softmax",),
-    "BiasDropoutFusion": ("Dropout",),
-    "MatMulScaleFusion": ("MatMul", "FusedMatMul"),
-    "MatMulActivationFusion": ("MatMul", "FusedMatMul", "Gemm"),
-    "MatMulNBitsFusion": ("MatMulNBits",),
-    "FuseFp16InitializerToFp32NodeTransformer": ("Cast",),
+_NORMS = "LayerNormalization SimplifiedLayerNormalization SkipLayerNormalization"
+_PASSES_OF_OPS = {
+    "Cast": "FuseFp16InitializerToFp32NodeTransformer",
+    "Dropout": "BiasDropoutFusion",
+    "DynamicQuantizeLinear": "DynamicQuantizeMatMulFusion",
+    "Erf": "GeluFusionL1 GeluFusionL2",
+    "Erf Gelu FastGelu": "BiasGeluFusion",
+    "Gather": "EmbedLayerNormFusion GatherToSliceFusion",
+    "Gather Slice": "GatherSliceToSplitFusion",
+    "Gemm": "GemmActivationFusion",
+    "GroupQueryAttention": "GroupQueryAttentionFusion GroupQueryAttentionPreNormFusion",
+    "MatMul": "MatMulAddFusion",
+    "MatMul FusedMatMul": "MatMulScaleFusion",
+    "MatMul FusedMatMul Gemm": "MatMulActivationFusion",
+    "MatMulInteger": "MatMulIntegerToFloatFusion",
+    "MatMulNBits": "MatMulNBitsFusion",
+    "ReduceMean": "LayerNormFusionL1 LayerNormFusionL2 SimplifiedLayerNormFusion",
+    f"ReduceMean {_NORMS}": "SkipLayerNormFusion BiasSkipLayerNormFusion",
+    "Reshape": "ReshapeFusion",
+    "Sigmoid": "QuickGeluFusion",
+    "Slice": "SliceConcatToSpaceToDepthFusion",
+    "Softmax": "AttentionFusion BiasSoftmaxFusion",
+    "Tanh Gelu": "FastGeluFusion",
+    "Transpose": "TransposeOptimizer TransposeOptimizer_CPUExecutionProvider MatmulTransposeFusion",
+    "Where": "WhereDummyDq",
 }
-"""Passes that find nothing without a node of these types, and sort the whole graph to look for one.
-The runtime keeps all nodes that are ready in a list, such as the dequantizers of constants, and
-walks through it for each: a pass over a quantized graph is quadratic."""
+"""Types of nodes -> passes that find nothing without one of them, and sort the whole graph to look
+for one. The runtime keeps all nodes that are ready in a list, such as the dequantizers of
+constants, and walks through it for each: a pass over a quantized graph is quadratic."""
 
 MANY_INITIALIZERS = 2_000
 """From so many on, a session is opened without those steps of the runtime that grow with their
@@ -421,7 +407,10 @@ def _passes_to_leave_out(model: ir.Model) -> list[str]:
     has all of their nodes as readers, and each fusion later goes through that list.
     """
     ops = Counter(node.op_type for node in model.graph.all_nodes())
-    passes = [*_SLOW_PASSES, *(n for n, of in _PASSES_OF_OPS.items() if ops.keys().isdisjoint(of))]
+    passes = [*_SLOW_PASSES]
+    for needed, useless in _PASSES_OF_OPS.items():
+        if ops.keys().isdisjoint(needed.split()):
+            passes += useless.split()
     return [*passes, _PASS_OF_CONVOLUTIONS] if ops["Conv"] >= MANY_INITIALIZERS else passes
 
 

@@ -198,41 +198,36 @@ class PackedWeight:
 
 def packed_weight(node: ir.Node) -> PackedWeight | None:
     """Return the weight of a node in blocks; None where it has none, or in an unknown form."""
-    if node.op_type == "MatMulNBits":
-        packed = _product(node)
-    elif node.op_type == "GatherBlockQuantized":
-        packed = _table(node)
-    else:
+    read = {"MatMulNBits": _product, "GatherBlockQuantized": _table}.get(node.op_type)
+    bits, size = (node.attributes.get_int(name, usual) for name, usual in _FORM)
+    found = None if read is None else read(node, bits, size)
+    if found is None:
         return None
-    return None if packed is None else PackedWeight(packed, node.op_type != "MatMulNBits")
+    codes, scales, zeros, rows = found
+    tensors = NBitsTensors(
+        codes=codes, scales=scales, zero_points=zeros, rows=rows, bits=bits, block_size=size
+    )
+    return PackedWeight(tensors, node.op_type == "GatherBlockQuantized")
 
 
-def _product(node: ir.Node) -> NBitsTensors | None:
+_FORM = (("bits", 4), ("block_size", 128))
+_Packed = tuple[Array, Array, Array | None, int]
+"""Codes as [columns, blocks, bytes], scales, zero points and rows of a weight in blocks."""
+
+
+def _product(node: ir.Node, bits: int, size: int) -> _Packed | None:
     codes, scales, zeros, order = (constant_of(input_at(node, index)) for index in (1, 2, 3, 4))
     rows, columns = (node.attributes.get_int(key, 0) for key in ("K", "N"))
-    bits, size = _form(node)
     if codes is None or scales is None or order is not None or codes.dtype != np.uint8:
         return None
     blocks = -(-rows // size)
     if codes.size != columns * blocks * size * bits // 8 or scales.size != columns * blocks:
         return None
-    return NBitsTensors(
-        codes=codes.reshape(columns, blocks, -1),
-        scales=scales,
-        zero_points=zeros,
-        rows=rows,
-        bits=bits,
-        block_size=size,
-    )
+    return codes.reshape(columns, blocks, -1), scales, zeros, rows
 
 
-def _table(node: ir.Node) -> NBitsTensors | None:
-    codes, scales, zeros = (
-        _bytes_of_table(node),
-        constant_of(input_at(node, 2)),
-        constant_of(input_at(node, 3)),
-    )
-    bits, size = _form(node)
+def _table(node: ir.Node, bits: int, size: int) -> _Packed | None:
+    codes, scales = _bytes_of_table(node), constant_of(input_at(node, 2))
     if codes is None or scales is None or codes.dtype != np.uint8:
         return None
     axes = node.attributes.get_int("gather_axis", 0), node.attributes.get_int("quantize_axis", 1)
@@ -243,14 +238,7 @@ def _table(node: ir.Node) -> NBitsTensors | None:
     # The last block of a table ends with its entry; that of a product is filled up.
     filled = np.zeros((entries, blocks * size * bits // 8), np.uint8)
     filled[:, : codes.shape[1]] = codes
-    return NBitsTensors(
-        codes=filled.reshape(entries, blocks, -1),
-        scales=scales,
-        zero_points=zeros,
-        rows=width,
-        bits=bits,
-        block_size=size,
-    )
+    return filled.reshape(entries, blocks, -1), scales, constant_of(input_at(node, 3)), width
 
 
 def _bytes_of_table(node: ir.Node) -> Array | None:
@@ -261,7 +249,3 @@ def _bytes_of_table(node: ir.Node) -> Array | None:
         value = maker.inputs[0]
     array = constant_of(value)
     return None if array is None or array.ndim < 2 else array.reshape(array.shape[0], -1)
-
-
-def _form(node: ir.Node) -> tuple[int, int]:
-    return node.attributes.get_int("bits", 4), node.attributes.get_int("block_size", 128)

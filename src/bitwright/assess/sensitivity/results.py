@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from bitwright.assess.judge import Interval
 from bitwright.assess.outputs import TotalError
@@ -16,14 +17,7 @@ from bitwright.plan import QuantPlan
 from bitwright.support.showing import Summarized, data_frame, html_tables
 from bitwright.support.wording import counted
 
-__all__ = ["NodeSensitivity", "Proposal", "Proposer", "Sensitivity"]
-
-
-class Proposer(Protocol):
-    """Looks for a fallback of the plan that was measured, on the same samples."""
-
-    def propose(self, found: Sensitivity, wanted: float, most: int, to: Fallback) -> Proposal:
-        """Return the plan with the fewest fallbacks, `most` at most, that regains this share."""
+__all__ = ["NodeSensitivity", "Proposal", "Sensitivity"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +179,9 @@ class Sensitivity(Summarized):
     nodes: list[NodeSensitivity]
     """In graph order."""
     samples: int
-    _proposer: Proposer = field(repr=False)
+    _propose: Callable[[Sensitivity, float, int, Fallback], Proposal] = field(repr=False)
+    """Measures fallbacks of the plan, and returns that with the fewest nodes, of so many at most,
+    that regains this share."""
     loss: float | None = None
     """The same as the judge sees it, squared (see `Judgement.power`)."""
 
@@ -213,7 +209,7 @@ class Sensitivity(Summarized):
             if not 0 < share <= 1:
                 raise PlanError(f"{name} is a share between 0 and 1, not {share}.")
         total = sum(node.quantized for node in self.plan.nodes.values())
-        return self._proposer.propose(self, regain, max(1, math.floor(most * total)), to)
+        return self._propose(self, regain, max(1, math.floor(most * total)), to)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the plan as plain data, the ranking first."""
