@@ -14,6 +14,9 @@ import typer
 __all__ = [
     "REQUIRED",
     "arguments_of",
+    "complete_recipe",
+    "complete_target",
+    "completing",
     "described",
     "expand_groups",
     "make_group",
@@ -130,3 +133,41 @@ def make_group(group: Any, values: dict[str, Any]) -> Any:
             for one in fields(group)
         }
     )
+
+
+# The words that options take, for the completion of shells -----------------------------------
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """Return the recipes whose names begin so, for the completion of shells.
+
+    >>> complete_recipe("int4-g")
+    ['int4-gptq']
+    """
+    from bitwright.recipe import RECIPES
+
+    return [name for name in RECIPES if name.startswith(incomplete)]
+
+
+def complete_target(incomplete: str) -> list[str]:
+    """Return the targets whose names begin so.
+
+    >>> complete_target("npu-t")
+    ['npu-transformer']
+    """
+    from bitwright.recipe import TARGETS
+
+    return [name for name in TARGETS if name.startswith(incomplete)]
+
+
+def completing(*words: str) -> Callable[[str], list[str]]:
+    """Return what completes one of a few words.
+
+    >>> completing("low", "standard", "medium", "high")("m")
+    ['medium']
+    """
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return complete

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bitwright.cli.completion import complete_target
-from bitwright.cli.groups import described
+from bitwright.cli.groups import complete_target, described
 from bitwright.cli.screen import Facts, Json, Part, Screen, Table, Verbose, show_bytes
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bitwright.cli.completion import completing
-from bitwright.cli.groups import described, option
+from bitwright.cli.groups import completing, described, option
 from bitwright.errors import ArgumentError
 from bitwright.support.wording import read_bytes
 

@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bitwright.cli.completion import complete_recipe, complete_target, completing
-from bitwright.cli.groups import option, switch
+from bitwright.cli.groups import complete_recipe, complete_target, completing, option, switch
 
 if TYPE_CHECKING:
     from bitwright.recipe import Recipe

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bitwright.cli.completion import complete_recipe
+from bitwright.cli.groups import complete_recipe
 from bitwright.cli.screen import Json, Part, Screen, Table, Verbose
 
 if TYPE_CHECKING:

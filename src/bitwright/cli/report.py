@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bitwright.cli import options as opt
-from bitwright.cli.completion import complete_target
-from bitwright.cli.groups import REQUIRED, arguments_of, option, switch
+from bitwright.cli.groups import REQUIRED, arguments_of, complete_target, option, switch
 from bitwright.cli.piping import refuse_pipe, written
 from bitwright.cli.screen import Facts, Part, Screen, show_bytes
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.cli import options as opt
-from bitwright.cli.completion import complete_target
-from bitwright.cli.groups import REQUIRED, arguments_of, option
+from bitwright.cli.groups import REQUIRED, arguments_of, complete_target, option
 from bitwright.cli.piping import written
 from bitwright.cli.screen import Facts, Part, Screen
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from bitwright.targets.terms import Consequence, TypeName
+from bitwright.targets.target import Consequence, TypeName
 
 __all__ = ["AttentionSizes", "ConvolutionSizes", "SizeRule", "SmallProducts"]
 

@@ -96,11 +96,11 @@ for one. The runtime keeps all nodes that are ready in a list, such as the dequa
 constants, and walks through it for each: a pass over a quantized graph is quadratic."""
 
 MANY_INITIALIZERS = 2_000
-"""From so many on, a session is opened without those steps of the runtime that grow with their
-square. A quantized graph has a scale and a zero point for each tensor."""
+"""Number of initializers from which a session is opened without those steps of the runtime that
+grow with its square. A quantized graph has a scale and a zero point for each tensor."""
 
 _MANY_NODES = 200
-"""From so many on, the runtime takes seconds to find buffers that tensors of open sizes share."""
+"""Number of nodes from which the runtime takes seconds to share buffers of open sizes."""
 
 _MOST_REWRITTEN = 200_000_000
 """Bytes of tensors up to which a model is written once more, to nowhere, while it is opened."""

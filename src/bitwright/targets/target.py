@@ -1,15 +1,37 @@
-"""A target: the types, granularities, formats and limits of hardware, as one value."""
+"""A target: the types, granularities, formats and limits of hardware, as one value; its words."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from bitwright.numerics.types import QType
 from bitwright.targets.npu_limits import LimitRule
 
-__all__ = ["Target"]
+__all__ = ["Consequence", "Role", "Target", "TypeName"]
+
+Consequence = Literal["refused", "leaves", "wrong", "float", "slow"]
+"""Does not load or build; leaves the accelerator; changes numbers; is computed in float; slow."""
+
+Role = Literal["activation", "weight", "bias"]
+
+TypeName = Literal[
+    "int2",
+    "uint2",
+    "int4",
+    "uint4",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "float4e2m1",
+    "float8e4m3fn",
+    "float8e5m2",
+    "float8e8m0",
+]
+"""Types that files of models store; not all are types that this package quantizes to."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ from bitwright.graph import infer_shapes
 from bitwright.graph.quantizers import Quantizer, name_of
 from bitwright.targets import CPU, NPU_CNN, Target, find_target
 from bitwright.targets.host import detect_cpu, on_host
-from bitwright.targets.terms import Consequence
+from bitwright.targets.target import Consequence
 from bitwright.verification.arithmetic import check_accumulators, check_saturation
 from bitwright.verification.findings import Facts, Finding, Residence, Verification
 from bitwright.verification.form import (

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 from bitwright.support.showing import html_tables
 from bitwright.support.wording import counted
-from bitwright.targets.terms import Consequence
+from bitwright.targets.target import Consequence
 
 __all__ = ["Facts", "Finding", "FindingLevel", "Residence", "Verification"]
 

@@ -14,7 +14,7 @@ from bitwright.graph.constants import input_at, is_constant
 from bitwright.graph.quantized_ops import DEQUANTIZERS, FIX_NEURONS, QUANTIZERS
 from bitwright.graph.quantizers import Quantizer, Quantizers, name_of
 from bitwright.numerics.types import QTYPES, QType
-from bitwright.targets.terms import Role
+from bitwright.targets.target import Role
 
 __all__ = [
     "Breach",

@@ -96,7 +96,7 @@ def run_interleaved(
 
     Time goes in ten rounds; in each round every runner gets one burst, forwards in one round and
     backwards in the next, so that none always comes first. With `runs` each runner runs exactly so
-    many times; otherwise as often as fits into `seconds`. `on_round` hears which is over.
+    many times; otherwise as often as fits into `seconds`. `on_round` is called with the round done.
 
     >>> class Clock:
     ...     def burst(self, *, runs=None, seconds=0.0):

@@ -24,7 +24,7 @@ Floats = npt.NDArray[np.float64]
 _MAX_AXIS = 1 << 14
 """A longer axis holds positions, not channels."""
 _MAX_CHANNELS = 16
-"""Up to so many channels (coordinates of a box, colours) are judged one by one."""
+"""Most channels (coordinates of a box, colours) that are judged one by one."""
 _MIN_NUMBERS = 8
 """Fewest numbers from which the magnitude of a channel is estimated."""
 _MAX_RUNS = 8

@@ -34,9 +34,10 @@ Verdict = Literal["pass", "fail", "open"]
 """Within the limit, beyond it, or not to be told yet."""
 
 CONFIDENCE = 0.95
-_NORMAL_QUANTILE = 1.96
-_UNLIKELY_QUANTILE = 1.2816
-"""A normal number is above it once in ten times."""
+_Z_975 = 1.96
+"""One-sided 97.5 % quantile of the normal distribution: both tails leave 95 %."""
+_Z_90 = 1.2816
+"""One-sided 90 % quantile of the normal distribution."""
 BOUND = 2.36
 """Standard errors between the drop and the limit that end the test, at each of four looks."""
 _FRACTIONS = (1 / 8, 1 / 4, 1 / 2, 1)
@@ -69,7 +70,7 @@ class Drop:
         """Where the drop on all samples of this kind lies, with a confidence of 95 %."""
         if math.isnan(self.error):
             return None
-        spread = _NORMAL_QUANTILE * self.error
+        spread = _Z_975 * self.error
         return Interval(self.mean - spread, self.mean + spread)
 
     @property
@@ -101,7 +102,7 @@ class Drop:
         return "open"
 
     def is_unlikely(self, limit: float, samples: int) -> bool:
-        """Whether the drop on all of so many samples will hardly be within the limit.
+        """Whether the drop on all samples, of this number, will hardly be within the limit.
 
         If the others are like these, their mean lies around that of these, with the error of both:
         that leaves the mean of all a normal distribution around this one (predictive power,
@@ -112,7 +113,7 @@ class Drop:
         (True, False)
         """
         spread = self.error * math.sqrt(max(1 - self.samples / samples, 0.0))
-        return self.mean - limit > _UNLIKELY_QUANTILE * spread
+        return self.mean - limit > _Z_90 * spread
 
     def _distance(self, limit: float) -> float:
         """Return how many standard errors lie between the drop and the limit.
@@ -141,7 +142,7 @@ class Drop:
         distance = abs(self.mean - limit)
         if not distance or math.isnan(self.error):
             return None
-        ratio = _NORMAL_QUANTILE * self.error / distance
+        ratio = _Z_975 * self.error / distance
         return math.ceil(self.samples * ratio**2)
 
 

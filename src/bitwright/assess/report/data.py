@@ -305,7 +305,7 @@ def _drop(measured: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sentence(found: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
-    """Return what became of the goal."""
+    """Return whether the goal was met, the drop on unseen samples, and the changed units."""
     seen, where = found["final"], "samples that the search never saw"
     if seen is None:
         seen, where = found["points"][found["chosen"]]["measured"], "samples of the search"

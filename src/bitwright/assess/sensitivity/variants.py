@@ -70,7 +70,7 @@ class Variants:
 
 
 def most_nodes(nodes: int) -> int:
-    """Return how many nodes of both models are in a part, of so many in all."""
+    """Return how many nodes of both models are in a part, by the number of nodes in all."""
     return max(_MIN_NODES, math.isqrt(2 * nodes))
 
 

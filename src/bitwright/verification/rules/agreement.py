@@ -9,7 +9,7 @@ import onnx_ir as ir
 from bitwright.decide.ops import OPERATORS
 from bitwright.numerics.types import INT8, UINT8
 from bitwright.recipe import Recipe
-from bitwright.targets.terms import TypeName
+from bitwright.targets.target import TypeName
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
 from bitwright.verification.view import (
     TargetView,

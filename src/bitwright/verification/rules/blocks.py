@@ -9,7 +9,7 @@ import msgspec
 from bitwright.graph.constants import input_at
 from bitwright.graph.quantizers import Quantizer
 from bitwright.recipe import Recipe
-from bitwright.targets.terms import TypeName
+from bitwright.targets.target import TypeName
 from bitwright.verification.rules.encodings import shares_weight_type
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
 from bitwright.verification.view import TargetView, readers_of, type_names, type_of

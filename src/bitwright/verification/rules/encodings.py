@@ -10,7 +10,7 @@ from bitwright.graph.quantized_ops import QUANTIZERS
 from bitwright.graph.quantizers import Quantizer
 from bitwright.numerics.types import QTYPES
 from bitwright.recipe import Recipe
-from bitwright.targets.terms import Role, TypeName
+from bitwright.targets.target import Role, TypeName
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
 from bitwright.verification.view import Breach, TargetView, integers_of, type_names, type_of
 

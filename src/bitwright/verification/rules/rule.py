@@ -12,7 +12,7 @@ import onnx_ir as ir
 from bitwright.errors import TargetError
 from bitwright.graph.quantizers import Quantizer, name_of
 from bitwright.recipe import Recipe
-from bitwright.targets.terms import Consequence
+from bitwright.targets.target import Consequence
 from bitwright.verification.findings import Finding
 from bitwright.verification.view import Breach, TargetView
 

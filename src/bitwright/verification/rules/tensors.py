@@ -14,7 +14,7 @@ from bitwright.graph.quantized_ops import QUANTIZERS
 from bitwright.graph.quantizers import Quantizer, name_of
 from bitwright.recipe import Recipe
 from bitwright.recipe.host import writes_signed
-from bitwright.targets.terms import TypeName
+from bitwright.targets.target import TypeName
 from bitwright.verification.rules.encodings import shares_weight_type
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
 from bitwright.verification.view import Breach, TargetView, readers_of, type_of
