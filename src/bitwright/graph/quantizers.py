@@ -130,6 +130,30 @@ class Quantizer:
     stored_type: ir.DataType | None
     """The type of the integers, where the graph says it."""
 
+    @property
+    def type_name(self) -> str | None:
+        """Its number type, where the graph says it; ONNX's default is uint8."""
+        if self.stored_type is None:
+            return "uint8" if len(self.node.inputs) < 3 else None
+        return self.stored_type.name.lower()
+
+    @property
+    def integers(self) -> QType | None:
+        """Its type where that is an integer of up to 16 bits, with its ends."""
+        qtype = QTYPES.get(self.type_name or "")
+        return qtype if qtype is not None and qtype.is_integer and qtype.bits <= 16 else None
+
+    @property
+    def first_scale(self) -> float:
+        """The scale, or the first of several."""
+        assert self.scale is not None
+        return float(self.scale.reshape(-1)[0])
+
+    @property
+    def first_zero(self) -> int:
+        """The zero point, or the first of several; 0 where there is none."""
+        return 0 if self.zero_point is None else int(self.zero_point.reshape(-1)[0])
+
 
 class Quantizers:
     """All quantizers of a model, and through which of them its nodes read and write.

@@ -13,18 +13,13 @@ from bitwright.decide.ops import OPERATORS
 from bitwright.graph.constants import input_at, is_constant
 from bitwright.graph.quantized_ops import DEQUANTIZERS, FIX_NEURONS, QUANTIZERS
 from bitwright.graph.quantizers import Quantizer, Quantizers, name_of
-from bitwright.numerics.types import QTYPES, QType
 from bitwright.targets.target import Role
 
 __all__ = [
     "Breach",
     "TargetView",
-    "first_scale",
-    "first_zero",
-    "integers_of",
     "readers_of",
     "type_names",
-    "type_of",
 ]
 
 _PAIRS = QUANTIZERS | DEQUANTIZERS | FIX_NEURONS
@@ -123,7 +118,7 @@ class TargetView(Quantizers):
     def stored_weights(self, types: tuple[str, ...] = ()) -> Iterator[Quantizer]:
         """Return the dequantizers of stored weights, of some types where these are given."""
         for quantizer in self.of_role("weight"):
-            listed = not types or type_of(quantizer) in types
+            listed = not types or quantizer.type_name in types
             if listed and quantizer.node.op_type not in QUANTIZERS:
                 yield quantizer
 
@@ -183,30 +178,6 @@ def _makers(node: ir.Node) -> Iterator[ir.Node]:
         yield maker
     elif maker is not None:
         yield from _makers(maker)
-
-
-def type_of(quantizer: Quantizer) -> str | None:
-    """Return the number type of a quantizer, where the graph says it; ONNX's default is uint8."""
-    if quantizer.stored_type is None:
-        return "uint8" if len(quantizer.node.inputs) < 3 else None
-    return quantizer.stored_type.name.lower()
-
-
-def integers_of(quantizer: Quantizer) -> QType | None:
-    """Return its type where that is an integer of up to 16 bits, with its ends."""
-    qtype = QTYPES.get(type_of(quantizer) or "")
-    return qtype if qtype is not None and qtype.is_integer and qtype.bits <= 16 else None
-
-
-def first_scale(quantizer: Quantizer) -> float:
-    """Return the scale, or the first of several."""
-    assert quantizer.scale is not None
-    return float(quantizer.scale.reshape(-1)[0])
-
-
-def first_zero(quantizer: Quantizer) -> int:
-    """Return the zero point, or the first of several; 0 where there is none."""
-    return 0 if quantizer.zero_point is None else int(quantizer.zero_point.reshape(-1)[0])
 
 
 def type_names(types: Sequence[str]) -> str:

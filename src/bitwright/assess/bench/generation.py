@@ -19,11 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bitwright import graph
-from bitwright.assess.bench.generation_results import (
-    Engine,
-    GenerationBenchmark,
-    ModelGeneration,
-)
+from bitwright.assess.bench.generation_results import Engine, GenerationBenchmark, ModelGeneration
 from bitwright.assess.bench.process import ModelProcess, run_interleaved
 from bitwright.assess.bench.requests import TimedModel, Timing, check_shapes, write_samples
 from bitwright.data import fill_token_inputs, is_cache

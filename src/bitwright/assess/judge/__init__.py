@@ -1,11 +1,6 @@
 """The judge of quantized models: losses per output and part, and whether a change helped."""
 
-from bitwright.assess.judge.bootstrap import (
-    Difference,
-    Interval,
-    compare_losses,
-    mean_interval,
-)
+from bitwright.assess.judge.bootstrap import Difference, Interval, compare_losses, mean_interval
 from bitwright.assess.judge.judgement import (
     Judge,
     Judgement,

@@ -9,13 +9,7 @@ from typing import Any
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.assess.judge.kinds import (
-    KINDS,
-    OutputPart,
-    channel_axis,
-    choose_kind,
-    names_scores,
-)
+from bitwright.assess.judge.kinds import KINDS, OutputPart, channel_axis, choose_kind, names_scores
 from bitwright.errors import RecipeError, did_you_mean
 
 __all__ = ["Heads", "check_kinds", "cut_output", "find_heads"]

@@ -13,7 +13,7 @@ from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import add_initializer, drop_if_unused, graph_of
 from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
 from bitwright.graph.quantizers import Quantizer, name_of
-from bitwright.verification.view import TargetView, type_of
+from bitwright.verification.view import TargetView
 
 __all__ = ["move_zero_points"]
 
@@ -32,7 +32,7 @@ def move_zero_points(model: ir.Model, to: Byte) -> int:
     other = "int8" if to == "uint8" else "uint8"
     moved = 0
     for quantizer in list(view.found.values()):
-        if view.role(quantizer) != "activation" or type_of(quantizer) != other:
+        if view.role(quantizer) != "activation" or quantizer.type_name != other:
             continue
         node = quantizer.node
         if node.op_type in QUANTIZERS:

@@ -11,13 +11,7 @@ from bitwright.numerics.types import INT8, UINT8
 from bitwright.recipe import Recipe
 from bitwright.targets.target import TypeName
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
-from bitwright.verification.view import (
-    TargetView,
-    first_scale,
-    first_zero,
-    integers_of,
-    type_of,
-)
+from bitwright.verification.view import TargetView
 
 __all__ = ["Agreement"]
 
@@ -44,7 +38,7 @@ def _mixed_types(rule: Agreement, view: TargetView, node: ir.Node) -> Breaches:
     operator = OPERATORS.get(node.op_type)
     if operator is not None and operator.linear is not None:
         read = read[:1]  # the second factor may have fewer bits
-    names = dict.fromkeys(str(type_of(side)) for side in (*read, *view.behind(node)))
+    names = dict.fromkeys(str(side.type_name) for side in (*read, *view.behind(node)))
     if len(names) > 1:
         yield f"reads and writes {' and '.join(names)}", "one type"
 
@@ -58,10 +52,10 @@ def _rescaled(rule: Agreement, view: TargetView, node: ir.Node) -> Breaches:
         if source is None or source.scale is None or behind.scale is None:
             continue
         if not np.array_equal(source.scale.reshape(-1), behind.scale.reshape(-1)):
-            before, after = first_scale(source), first_scale(behind)
+            before, after = source.first_scale, behind.first_scale
             yield f"scale {before:g} before it and {after:g} behind", "equal ones"
-        elif (zero := first_zero(source)) != first_zero(behind):
-            yield f"zero point {zero} before it and {first_zero(behind)} behind", "equal ones"
+        elif (zero := source.first_zero) != behind.first_zero:
+            yield f"zero point {zero} before it and {behind.first_zero} behind", "equal ones"
 
 
 def _unequal_scales(rule: Agreement, view: TargetView, node: ir.Node) -> Breaches:
@@ -83,16 +77,16 @@ def _share_scales(rule: Agreement, recipe: Recipe) -> Changes:
 
 def _unsigned_weights(rule: Agreement, view: TargetView, node: ir.Node) -> Breaches:
     weight = view.weight(node)
-    stored = None if weight is None else integers_of(weight)
+    stored = None if weight is None else weight.integers
     for source in view.activations(node)[:1]:
-        read = integers_of(source)
+        read = source.integers
         if read is not None and read.signed and stored is not None and not stored.signed:
             yield f"{read} activations, {stored} weight", "a signed weight"
 
 
 def _refused_pairs(rule: Agreement, view: TargetView, node: ir.Node) -> Breaches:
     read = [view.quantizer_before(node, index) for index in (0, 1)]
-    types = [None if one is None else type_of(one) for one in read]
+    types = [None if one is None else one.type_name for one in read]
     if types[0] in rule.activation and types[1] in rule.weight:
         yield f"{types[0]} x {types[1]}", "fewer bits on one side"
 

@@ -12,7 +12,7 @@ from bitwright.recipe import Recipe
 from bitwright.targets.target import TypeName
 from bitwright.verification.rules.encodings import shares_weight_type
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
-from bitwright.verification.view import TargetView, readers_of, type_names, type_of
+from bitwright.verification.view import TargetView, readers_of, type_names
 
 __all__ = ["Blocks"]
 
@@ -51,7 +51,7 @@ class Blocks(Rule, frozen=True, kw_only=True):
 def _other_shapes(rule: Blocks, view: TargetView, quantizer: Quantizer) -> Breaches:
     """Blocks have another size, or rows of low-bit values do not fill their last byte."""
     value = quantizer.node.inputs[0]
-    if type_of(quantizer) not in rule.types or value is None or value.shape is None:
+    if quantizer.type_name not in rule.types or value is None or value.shape is None:
         return
     rank = len(value.shape)
     sizes = [size for size in value.shape if isinstance(size, int)]
@@ -88,8 +88,8 @@ def _other_nested_scales(rule: Blocks, view: TargetView, quantizer: Quantizer) -
         return
     others = [r.op_type for r in readers_of(quantizer.node) if r.op_type not in rule.ops]
     several = inner.scale is not None and inner.scale.size > 1
-    if type_of(inner) not in rule.scale_types:
-        yield f"scales stored as {type_of(inner)}", type_names(rule.scale_types)
+    if inner.type_name not in rule.scale_types:
+        yield f"scales stored as {inner.type_name}", type_names(rule.scale_types)
     elif inner.scale is None or several != (rule.per == "channel"):
         yield "scales of scales", f"one a {rule.per}"
     elif others:
@@ -101,13 +101,13 @@ def _without_kernel(rule: Blocks, view: TargetView, quantizer: Quantizer) -> Bre
     block = quantizer.node.attributes.get_int("block_size", 0)
     if not block or quantizer.scale is None:
         return  # scales that are stored in few bits have a rule of their own
-    step = rule.multiples.get(type_of(quantizer) or "")
+    step = rule.multiples.get(quantizer.type_name or "")
     if step is None or block % step:
         words = f"multiples of {step}" if step else type_names(tuple(rule.multiples))
-        yield f"{type_of(quantizer)} in blocks of {block}", words
+        yield f"{quantizer.type_name} in blocks of {block}", words
         return
     for reader in readers_of(quantizer.node):
-        beside = {type_of(q) for q in (*view.activations(reader), *view.behind(reader))}
+        beside = {q.type_name for q in (*view.activations(reader), *view.behind(reader))}
         if reader.op_type not in rule.ops:
             yield f"a weight of {reader.op_type} in blocks", f"weights of {type_names(rule.ops)}"
         elif not beside or beside - {*rule.activation}:

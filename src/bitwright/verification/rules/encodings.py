@@ -12,7 +12,7 @@ from bitwright.numerics.types import QTYPES
 from bitwright.recipe import Recipe
 from bitwright.targets.target import Role, TypeName
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
-from bitwright.verification.view import Breach, TargetView, integers_of, type_names, type_of
+from bitwright.verification.view import Breach, TargetView, type_names
 
 __all__ = ["Encodings", "shares_weight_type"]
 
@@ -45,7 +45,7 @@ def shares_weight_type(recipe: Recipe, types: tuple[str, ...]) -> bool:
 def _other_types(rule: Encodings, view: TargetView) -> Iterator[Breach]:
     seen = set()
     for quantizer in view.of_role(rule.role, rule.ops):
-        stored = type_of(quantizer)
+        stored = quantizer.type_name
         if stored is None or stored in rule.types:
             continue
         breach = view.breach(quantizer, f"{rule.role} of {stored}", type_names(rule.types))
@@ -83,7 +83,7 @@ def _why_bits_unfit(rule: Encodings, recipe: Recipe) -> str | None:
 
 
 def _other_zero_points(rule: Encodings, view: TargetView, quantizer: Quantizer) -> Breaches:
-    qtype, zeros, scale = integers_of(quantizer), quantizer.zero_point, quantizer.scale
+    qtype, zeros, scale = quantizer.integers, quantizer.zero_point, quantizer.scale
     if qtype is None or zeros is None or (rule.types and qtype.name not in rule.types):
         return
     if rule.several and (scale is None or scale.size < 2):
@@ -120,7 +120,7 @@ def _why_zero_point_unfit(rule: Encodings, recipe: Recipe) -> str | None:
 
 
 def _other_granularity(rule: Encodings, view: TargetView, quantizer: Quantizer) -> Breaches:
-    if quantizer.scale is None or (rule.types and type_of(quantizer) not in rule.types):
+    if quantizer.scale is None or (rule.types and quantizer.type_name not in rule.types):
         return
     if quantizer.node.op_type in QUANTIZERS and rule.role == "weight":
         return
@@ -158,7 +158,7 @@ def _why_granularity_unfit(rule: Encodings, recipe: Recipe) -> str | None:
 def _other_codes(rule: Encodings, view: TargetView, quantizer: Quantizer) -> Breaches:
     assert rule.low is not None and rule.high is not None
     integers = constant_of(quantizer.node.inputs[0], defaults=True)
-    if type_of(quantizer) not in rule.types or integers is None or not integers.size:
+    if quantizer.type_name not in rule.types or integers is None or not integers.size:
         return
     low, high = int(integers.min()), int(integers.max())
     if low < rule.low or high > rule.high:

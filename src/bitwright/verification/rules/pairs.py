@@ -14,14 +14,7 @@ from bitwright.graph.quantizers import Quantizer, name_of
 from bitwright.recipe import Recipe
 from bitwright.targets.npu_operations import clip_bounds, only_reader
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
-from bitwright.verification.view import (
-    Breach,
-    TargetView,
-    first_scale,
-    first_zero,
-    integers_of,
-    readers_of,
-)
+from bitwright.verification.view import Breach, TargetView, readers_of
 
 __all__ = ["Pairs"]
 
@@ -152,14 +145,13 @@ def _needed_activations(rule: Pairs, view: TargetView, node: ir.Node) -> Breache
     if bounds is None or not view.before(node)[0]:
         return
     for behind in view.behind(reader):
-        qtype = integers_of(behind)
+        qtype = behind.integers
         if qtype is None or behind.scale is None:
             continue
         low, high = (
-            (end - first_zero(behind)) * first_scale(behind)
-            for end in (qtype.lowest, qtype.highest)
+            (end - behind.first_zero) * behind.first_scale for end in (qtype.lowest, qtype.highest)
         )
-        slack = first_scale(behind) / 2
+        slack = behind.first_scale / 2
         below = bounds[0] is not None and low < bounds[0] - slack
         above = bounds[1] is not None and high > bounds[1] + slack
         if below or above:

@@ -9,7 +9,7 @@ from bitwright.graph.constants import input_at
 from bitwright.recipe import Recipe
 from bitwright.recipe.sizes import SizeRule, SmallProducts
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
-from bitwright.verification.view import TargetView, type_of
+from bitwright.verification.view import TargetView
 
 __all__ = ["ProductSizes"]
 
@@ -24,7 +24,7 @@ class ProductSizes(Rule, frozen=True, kw_only=True):
 def _better_float(rule: ProductSizes, view: TargetView, node: ir.Node) -> Breaches:
     types = () if isinstance(rule.sizes, SmallProducts) else rule.sizes.types
     source = view.quantizer_before(node, 0)
-    if source is None or (types and type_of(source) not in types):
+    if source is None or (types and source.type_name not in types):
         return
     read, weight = (_sizes(view, node, index) for index in (0, 1))
     found = why_too_small(node, rule.sizes, read, weight, first=is_first(node))

@@ -15,14 +15,7 @@ from bitwright.graph.quantizers import Quantizer
 from bitwright.numerics.types import QTYPES
 from bitwright.recipe import Recipe
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
-from bitwright.verification.view import (
-    Breach,
-    TargetView,
-    first_scale,
-    first_zero,
-    integers_of,
-    type_of,
-)
+from bitwright.verification.view import Breach, TargetView
 
 __all__ = ["FixedScale", "Scales"]
 
@@ -108,11 +101,11 @@ def _results(rule: Scales, view: TargetView) -> Iterator[Quantizer]:
 
 def _other_outputs(rule: Scales, view: TargetView, quantizer: Quantizer) -> Breaches:
     """A result has another scale than the hardware has for it."""
-    qtype = type_of(quantizer)
+    qtype = quantizer.type_name
     wanted = rule.scales.get(qtype or "")
     if wanted is None or quantizer.scale is None:
         return
-    scale, zero = first_scale(quantizer), first_zero(quantizer)
+    scale, zero = quantizer.first_scale, quantizer.first_zero
     rtol = 1e-4 if rule.rtol is None else rule.rtol
     if not np.isclose(scale, wanted.scale, rtol=rtol, atol=0) or zero != wanted.zero_point:
         allowed = f"scale {wanted.scale:g}, zero point {wanted.zero_point}"
@@ -132,11 +125,11 @@ def _fix_ranges(rule: Scales, recipe: Recipe) -> Changes:
 
 def _low_ends(rule: Scales, view: TargetView, quantizer: Quantizer) -> Breaches:
     """The range of a result begins below what the operator can give."""
-    qtype = integers_of(quantizer)
+    qtype = quantizer.integers
     if rule.low is None or qtype is None or quantizer.scale is None or quantizer.scale.size != 1:
         return
-    scale = first_scale(quantizer)
-    low = (int(qtype.lowest) - first_zero(quantizer)) * scale
+    scale = quantizer.first_scale
+    low = (int(qtype.lowest) - quantizer.first_zero) * scale
     if low < rule.low - scale / 2:
         yield f"a range from {low:.3g} on", f"from {rule.low:g} on"
 

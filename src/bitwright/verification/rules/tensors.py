@@ -17,7 +17,7 @@ from bitwright.recipe.host import writes_signed
 from bitwright.targets.target import TypeName
 from bitwright.verification.rules.encodings import shares_weight_type
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
-from bitwright.verification.view import Breach, TargetView, readers_of, type_of
+from bitwright.verification.view import Breach, TargetView, readers_of
 
 __all__ = ["Tensors"]
 
@@ -89,8 +89,8 @@ def _unwritten_axes(rule: Tensors, view: TargetView, quantizer: Quantizer) -> Br
 
 
 def _unstored(rule: Tensors, view: TargetView, quantizer: Quantizer) -> Breaches:
-    if quantizer.node.op_type in QUANTIZERS and type_of(quantizer) in rule.types:
-        found = f"a float weight behind a quantizer of {type_of(quantizer)}"
+    if quantizer.node.op_type in QUANTIZERS and quantizer.type_name in rule.types:
+        found = f"a float weight behind a quantizer of {quantizer.type_name}"
         yield found, "stored values, and a dequantizer"
 
 
@@ -98,7 +98,7 @@ def _untransposed(rule: Tensors, view: TargetView, quantizer: Quantizer) -> Brea
     for reader in readers_of(quantizer.node):
         plain = reader.op_type == "Gemm" and not reader.attributes.get_int("transB", 0)
         if plain or reader.op_type == "MatMul":
-            found = f"a weight of {type_of(quantizer)} as (inputs, outputs)"
+            found = f"a weight of {quantizer.type_name} as (inputs, outputs)"
             yield found, "(outputs, inputs), and a Transpose behind it"
 
 
@@ -110,14 +110,14 @@ def _write_transposed(rule: Tensors, recipe: Recipe) -> Changes:
 
 def _beside_floats(rule: Tensors, view: TargetView, quantizer: Quantizer) -> Breaches:
     if any(not view.activations(reader) for reader in readers_of(quantizer.node)):
-        yield f"a weight of {type_of(quantizer)} beside float activations", "pairs on all sides"
+        yield f"a weight of {quantizer.type_name} beside float activations", "pairs on all sides"
 
 
 def _mixed_types(rule: Tensors, view: TargetView) -> Iterator[Breach]:
     """Find the first activation of another type than the one before it."""
     first = None
     for quantizer in view.of_role("activation"):
-        stored = type_of(quantizer)
+        stored = quantizer.type_name
         if stored not in rule.types:
             continue
         first = first or stored
@@ -127,18 +127,18 @@ def _mixed_types(rule: Tensors, view: TargetView) -> Iterator[Breach]:
 
 
 def _output_types(rule: Tensors, view: TargetView, quantizer: Quantizer) -> Breaches:
-    if "output_dtype" in quantizer.node.attributes and type_of(quantizer) in rule.types:
-        found = f"output_dtype on a quantizer of {type_of(quantizer)}"
+    if "output_dtype" in quantizer.node.attributes and quantizer.type_name in rule.types:
+        found = f"output_dtype on a quantizer of {quantizer.type_name}"
         yield found, "a zero point that says the type"
 
 
 def _several_readers(rule: Tensors, view: TargetView, quantizer: Quantizer) -> Breaches:
-    if quantizer.node.op_type not in QUANTIZERS or type_of(quantizer) not in rule.types:
+    if quantizer.node.op_type not in QUANTIZERS or quantizer.type_name not in rule.types:
         return
     dequantizers = readers_of(quantizer.node)
     count = sum(len(readers_of(dequantizer)) for dequantizer in dequantizers)
     if count > 1:
-        yield f"{count} readers of one {type_of(quantizer)} tensor", "one reader, or uint8"
+        yield f"{count} readers of one {quantizer.type_name} tensor", "one reader, or uint8"
 
 
 def _write_unsigned(rule: Tensors, recipe: Recipe) -> Changes:
@@ -154,8 +154,8 @@ def _old_opset(rule: Tensors, view: TargetView) -> Iterator[Breach]:
         return
     for quantizer in view.found.values():
         standard = quantizer.node.domain in ("", "ai.onnx")
-        if standard and type_of(quantizer) in rule.types:
-            found = f"{type_of(quantizer)} at opset {opset}"
+        if standard and quantizer.type_name in rule.types:
+            found = f"{quantizer.type_name} at opset {opset}"
             yield view.breach(quantizer, found, f"opset {rule.opset} or com.microsoft")
             return
 
