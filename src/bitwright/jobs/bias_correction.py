@@ -42,7 +42,7 @@ from bitwright.rounding.bias_correction import (
     multiply_channels,
 )
 from bitwright.rounding.output_correction import OutputMoments, by_channel, squared_error
-from bitwright.run import LayerInputs, LayerwiseRun, Spool, open_path, run_side_by_side
+from bitwright.run import LayerwiseRun, Spool, open_path, run_side_by_side
 from bitwright.support.wording import counted
 
 __all__ = ["MAX_PLACES", "MIN_SAMPLES", "SAMPLES", "TEST_SAMPLES", "correct_biases"]
@@ -336,7 +336,7 @@ class _Correction:
     # One layer ------------------------------------------------------------------------------
 
     def _outputs(
-        self, model: ir.Model, layer: BiasedLayer, inputs: LayerInputs, weights: Weights
+        self, model: ir.Model, layer: BiasedLayer, inputs: LayerwiseRun, weights: Weights
     ) -> Iterator[Array]:
         """Yield what a layer makes of its inputs, sample by sample."""
         source, result = layer.source.name or "", layer.node.outputs[0].name or ""
@@ -363,7 +363,7 @@ class _Correction:
         self,
         rows: Spool,
         layer: BiasedLayer,
-        floats: LayerInputs,
+        floats: LayerwiseRun,
         given: Iterable[Array],
         weights: Weights,
     ) -> _Outputs:

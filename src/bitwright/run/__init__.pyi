@@ -3,7 +3,6 @@
 from .chain import OpenPart as OpenPart
 from .chain import PartChain as PartChain
 from .chain import PartModel as PartModel
-from .layerwise import LayerInputs as LayerInputs
 from .layerwise import LayerwiseRun as LayerwiseRun
 from .layerwise import run_side_by_side as run_side_by_side
 from .opset_upgrade import upgrade_opset as upgrade_opset

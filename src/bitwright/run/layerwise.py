@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from bitwright.run.spool import Rows, SharedRow, Spool
 from bitwright.support.files import Closing
 from bitwright.support.threads import count_cores, default_threads
 
-__all__ = ["LayerInputs", "LayerwiseRun", "PartOpener", "run_side_by_side"]
+__all__ = ["LayerwiseRun", "PartOpener", "run_side_by_side"]
 
 Array = npt.NDArray[Any]
 Samples = Iterable[Mapping[str, Array]]
@@ -47,51 +47,11 @@ class PartOpener(Protocol):
         """Return what runs a model on one sample, None where it cannot be run so."""
 
 
-class LayerInputs:
-    """The tensors that are alive before a layer runs, and the weights to run the rest with."""
-
-    def __init__(self, run: LayerwiseRun, node: str) -> None:
-        self._run = run
-        self.node = node
-
-    @property
-    def weights(self) -> Mapping[str, ir.TensorProtocol]:
-        """The weights that are not the model's own."""
-        return self._run.weights
-
-    def values(self, tensor: str) -> Iterator[Array]:
-        """Yield what a tensor holds, sample by sample."""
-        return self._run.spool.rows(tensor)
-
-    def __contains__(self, tensor: object) -> bool:
-        """Whether a tensor is alive."""
-        return tensor in self._run.spool.names()
-
-    def run(
-        self, part: Part, weights: Mapping[str, ir.TensorProtocol]
-    ) -> Iterator[Mapping[str, Any]]:
-        """Yield what a part that reads tensors alive here makes of them, sample by sample."""
-        return self._run.run_part(part, weights)
-
-    def rows(self, tensors: Iterable[str]) -> dict[str, Iterator[Array]]:
-        """Return what tensors hold, each sample by sample."""
-        return {tensor: self.values(tensor) for tensor in tensors}
-
-    def share(self, tensor: str, file: Path) -> SharedRow:
-        """Give what a tensor holds to other processes, as a file of its own."""
-        return self._run.spool.share(tensor, file)
-
-    def put_weight(self, name: str, array: Array | ir.TensorProtocol) -> None:
-        """Use these numbers for a weight from here on; a tensor is read when a part runs."""
-        self._run.put_weight(name, array)
-
-    def put_model(self, model: ir.Model) -> None:
-        """Run the rest as it is in this model, which has the same tensors."""
-        self._run.put_model(model)
-
-
 class LayerwiseRun(Closing):
-    """Iterate over the inputs of a model's layers, in graph order.
+    """Runs a model up to each of its layers, in graph order.
+
+    Iterating gives the run itself at each layer, which is `node`: it has the tensors that are alive
+    before this layer runs.
 
     Args:
         model: the float model; it is not changed.
@@ -118,7 +78,10 @@ class LayerwiseRun(Closing):
         self._layers = frozenset(layers)
         self._providers = providers
         self._pool = ThreadPoolExecutor(2)
+        self.node = ""
+        """The name of the layer that comes next."""
         self.weights: dict[str, ir.TensorProtocol] = {}
+        """Those that are not the model's own."""
         self.spool: Rows = (
             Spool(folder, memory=SPOOL_MEMORY) if engine is None else engine.make_spool()
         )
@@ -131,14 +94,31 @@ class LayerwiseRun(Closing):
             self.spool.close()
             raise DataError("there is no sample to run the model on; give at least one.")
 
-    def __iter__(self) -> Iterator[LayerInputs]:
+    def __iter__(self) -> Iterator[Self]:
         for index, part in enumerate(self._parts):
             if part.first in self._layers:
-                yield LayerInputs(self, part.first)
+                self.node = part.first
+                yield self
             # No layer reads what the last part makes.
             if index + 1 < len(self._parts):
                 self._run_part(part)
                 self._drop_unread(self._parts[index + 1 :])
+
+    def values(self, tensor: str) -> Iterator[Array]:
+        """Yield what a tensor holds, sample by sample."""
+        return self.spool.rows(tensor)
+
+    def rows(self, tensors: Iterable[str]) -> dict[str, Iterator[Array]]:
+        """Return what tensors hold, each sample by sample."""
+        return {tensor: self.values(tensor) for tensor in tensors}
+
+    def __contains__(self, tensor: object) -> bool:
+        """Whether a tensor is alive."""
+        return tensor in self.spool.names()
+
+    def share(self, tensor: str, file: Path) -> SharedRow:
+        """Give what a tensor holds to other processes, as a file of its own."""
+        return self.spool.share(tensor, file)
 
     def fed(self) -> Iterator[dict[str, Array]]:
         """Yield the samples that were read, as long as no layer has run."""
@@ -235,7 +215,7 @@ def run_side_by_side(
     weights: Mapping[str, Array | ir.TensorProtocol],
     providers: Sequence[str] | None = None,
     engine: PartOpener | None = None,
-) -> Iterator[Iterator[tuple[LayerInputs, LayerInputs]]]:
+) -> Iterator[Iterator[tuple[LayerwiseRun, LayerwiseRun]]]:
     """Run a float model and a quantized form of it, and give the inputs of each layer in both.
 
     `samples` are read once. `weights` are what the quantized model has instead of its own.

@@ -138,13 +138,11 @@ def open_session(  # noqa: PLR0913 - options of the runtime's sessions
     chosen = checked_providers(providers)
     options = _make_options(level, threads, memory_arena, custom_ops)
     _write_to(options, optimized_to, profile_to)
-    for name, value in (entries or {}).items():
-        options.add_session_config_entry(name, value)
     without = [_ROUNDING_PASS] if float_weights else []
-    if without:
-        options.add_session_config_entry(_WITHOUT_PASSES_ENTRY, ";".join(without))
-    if as_written:
-        options.add_session_config_entry(_NO_INTEGERS_ENTRY, "1")
+    own = {_WITHOUT_PASSES_ENTRY: _ROUNDING_PASS} if float_weights else {}
+    own |= {_NO_INTEGERS_ENTRY: "1"} if as_written else {}
+    for name, value in {**(entries or {}), **own}.items():
+        options.add_session_config_entry(name, value)
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         try:

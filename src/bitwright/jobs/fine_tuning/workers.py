@@ -27,7 +27,7 @@ from bitwright.jobs.fine_tuning.segment import SegmentLearner
 from bitwright.learning.segment_target import Rows
 from bitwright.plan import QuantPlan
 from bitwright.recipe import FineTuning
-from bitwright.run import LayerInputs
+from bitwright.run import LayerwiseRun
 from bitwright.run.spool import SharedRow
 from bitwright.support.engines import Engine
 from bitwright.support.files import Closing
@@ -36,7 +36,7 @@ from bitwright.support.scratch import ScratchFolder
 
 __all__ = ["LearnAll", "ReadSegment", "Worker", "open_workers"]
 
-ReadSegment = tuple[int, LayerInputs, LayerInputs]
+ReadSegment = tuple[int, LayerwiseRun, LayerwiseRun]
 """A segment, and what it reads in the float and in the quantized model."""
 LearnAll = Callable[[Iterable[ReadSegment]], Iterator[int]]
 """Lets segments learn, and yields each when it is stored."""

@@ -34,7 +34,7 @@ from bitwright.numerics.stacked import as_matrix
 from bitwright.plan import QuantPlan
 from bitwright.recipe import AdaRound, SignRound
 from bitwright.rounding.store import BlockStore
-from bitwright.run import LayerInputs
+from bitwright.run import LayerwiseRun
 
 __all__ = ["tune_weights"]
 
@@ -99,7 +99,7 @@ class _SegmentLearner:
         readers = {node for weight in learning for node in weight.plan.nodes}
         self.segments = segments_to_learn(model, readers, method)
 
-    def learn(self, index: int, floats: LayerInputs, quantized: LayerInputs) -> SegmentReport:
+    def learn(self, index: int, floats: LayerwiseRun, quantized: LayerwiseRun) -> SegmentReport:
         """Let a segment learn, unless it has before or cannot, and store its weights."""
         segment = self.segments[index]
         weights = {name: self.weights[name] for name in segment.reads if name in self.weights}

@@ -20,7 +20,7 @@ from bitwright.jobs.weight_only.work import WeightWork
 from bitwright.numerics.blocks import SHRINKS, quantize_in_blocks
 from bitwright.plan import QuantPlan
 from bitwright.recipe import ByLoss
-from bitwright.run import LayerInputs, LayerwiseRun, Part
+from bitwright.run import LayerwiseRun, Part
 from bitwright.support.wording import counted
 
 __all__ = ["SAMPLES", "choose_by_loss", "choose_by_place", "measure_losses", "mix_bits"]
@@ -169,7 +169,7 @@ def _ends(model: ir.Model, readers: Iterable[str]) -> dict[str, ir.Value]:
 
 
 def _branch_losses(
-    end: ir.Value, weights: Sequence[PlannedWeight], inputs: LayerInputs
+    end: ir.Value, weights: Sequence[PlannedWeight], inputs: LayerwiseRun
 ) -> Iterator[tuple[PlannedWeight, float]]:
     part = Part(inputs.node, _alive_before(end, inputs), (end.name or "",))
     wanted = list(_results(inputs, part, {}))
@@ -186,7 +186,7 @@ def _branch_losses(
         yield weight, lost / max(rows, 1)
 
 
-def _alive_before(end: ir.Value, inputs: LayerInputs) -> tuple[str, ...]:
+def _alive_before(end: ir.Value, inputs: LayerwiseRun) -> tuple[str, ...]:
     """Return the tensors at hand that a tensor is computed from."""
     found: dict[str, None] = {}
     seen: set[ir.Value] = set()
@@ -204,8 +204,8 @@ def _alive_before(end: ir.Value, inputs: LayerInputs) -> tuple[str, ...]:
 
 
 def _results(
-    inputs: LayerInputs, part: Part, weights: Mapping[str, ir.TensorProtocol]
+    inputs: LayerwiseRun, part: Part, weights: Mapping[str, ir.TensorProtocol]
 ) -> Iterator[npt.NDArray[np.float64]]:
     """Yield what comes out of a part, sample by sample."""
-    for found in inputs.run(part, weights):
+    for found in inputs.run_part(part, weights):
         yield found[part.outputs[0]].astype(np.float64)

@@ -25,7 +25,7 @@ from bitwright.rounding.error_propagation import propagate_error
 from bitwright.rounding.gptq import HessianFactor, factor_hessian, gptq
 from bitwright.rounding.hqq import hqq
 from bitwright.rounding.refinement import refine
-from bitwright.run import LayerInputs
+from bitwright.run import LayerwiseRun
 
 __all__ = [
     "ROUNDINGS",
@@ -49,12 +49,12 @@ class InputMoments:
 
     def __init__(
         self,
-        inputs: LayerInputs,
+        inputs: LayerwiseRun,
         source: str,
         channels: int,
         xp: Arrays,
         *,
-        floats: LayerInputs | None = None,
+        floats: LayerwiseRun | None = None,
         magnitudes: bool = False,
         factored_once: bool = False,
     ) -> None:

@@ -29,7 +29,7 @@ from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.plan import QuantPlan, Smoothing
 from bitwright.recipe import WeightOnly
 from bitwright.rounding.store import BlockStore
-from bitwright.run import LayerInputs, LayerwiseRun, run_side_by_side
+from bitwright.run import LayerwiseRun, run_side_by_side
 from bitwright.run.layerwise import PartOpener
 from bitwright.support.engines import Workers
 from bitwright.support.wording import counted
@@ -177,10 +177,10 @@ class _Rounding:
 
     def _read_groups(
         self,
-        run: Iterable[tuple[LayerInputs, LayerInputs | None]],
+        run: Iterable[tuple[LayerwiseRun, LayerwiseRun | None]],
         groups: Mapping[str, Sequence[PlannedWeight]],
         starts: Mapping[str, str],
-    ) -> Iterator[tuple[LayerInputs, list[PlannedWeight], InputMoments | None]]:
+    ) -> Iterator[tuple[LayerwiseRun, list[PlannedWeight], InputMoments | None]]:
         """Yield the weights of each layer that are missing, and the moments of its inputs."""
         for inputs, floats in run:
             source = starts[inputs.node]
@@ -206,7 +206,7 @@ def _run(
     samples: Iterable[Feeds],
     *,
     beside_float: bool = False,
-) -> Iterator[Iterable[tuple[LayerInputs, LayerInputs | None]]]:
+) -> Iterator[Iterable[tuple[LayerwiseRun, LayerwiseRun | None]]]:
     """Give the inputs of each layer, and with `beside_float` the float model's beside them."""
     xp, providers = work.xp, work.prepared.providers
     opener: PartOpener | None = None
