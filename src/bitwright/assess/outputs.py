@@ -65,11 +65,7 @@ class OutputComparison:
 
 
 class TotalError(NamedTuple):
-    """The error of all outputs as two numbers: to show, and to choose by.
-
-    >>> TotalError(noise=0.01, loss=0.5).loss
-    0.5
-    """
+    """The error of all outputs as two numbers: to show, and to choose by."""
 
     noise: float
     """Noise over signal, each output counting alike."""
@@ -95,13 +91,7 @@ class ComparedOutputs(NamedTuple):
 
 
 class OutputErrors:
-    """Gathers the errors of all outputs, sample by sample.
-
-    >>> errors = OutputErrors()
-    >>> errors.add({}, {"y": np.array([[1.0, 3.0]])}, {"y": np.array([[2.0, 3.0]])})
-    >>> errors.finish().outputs[0].agreement
-    1.0
-    """
+    """Gathers the errors of all outputs, sample by sample."""
 
     def __init__(
         self, model: ir.Model | None = None, kinds: Mapping[str, str] | None = None

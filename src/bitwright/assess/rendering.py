@@ -58,11 +58,7 @@ def show_figure(value: Any, form: str) -> str:
 
 
 def show_decibels(value: float | str | None) -> str:
-    """Return a ratio for a reader; JSON has infinity as a word.
-
-    >>> show_decibels(31.25), show_decibels("Infinity"), show_decibels(None)
-    ('31.2', 'exact', '\u2013')
-    """
+    """Return a ratio for a reader; JSON has infinity as a word."""
     return "exact" if value in ("Infinity", float("inf")) else show_figure(value, ".1f")
 
 

@@ -66,12 +66,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 
 
 def run(arguments: Sequence[str] | None, stopping: Stopping) -> int:
-    """Run one command and return its exit code, with a line for whatever ended it.
-
-    >>> run(["--version"], Stopping())
-    bitwright 0.1.0
-    0
-    """
+    """Run one command and return its exit code, with a line for whatever ended it."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     as_json, verbose = "--json" in words, not {"-v", "--verbose"}.isdisjoint(words)
     for stream in (sys.stdout, sys.stderr):

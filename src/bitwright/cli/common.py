@@ -23,13 +23,7 @@ __all__ = ["CommonOptions"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonOptions:
-    """Options that hold while a command runs, whichever it is.
-
-    >>> from bitwright.support.input_limits import current_limits
-    >>> with CommonOptions(limits=["nesting=40"]).in_force():
-    ...     current_limits().nesting
-    40
-    """
+    """Options that hold while a command runs, whichever it is."""
 
     limits: list[str] | None = option(
         "NAME=N",

@@ -36,11 +36,7 @@ def described(metavar: str | None, help: str, *flags: str, **more: Any) -> Any:
 
 
 def option(metavar: str | None, help: str, *flags: str, default: Any = None, **more: Any) -> Any:
-    """Return the field of an option: its value's name, its sentence, its flags, what typer takes.
-
-    >>> option("N", "How many.", "--count", default=1).default
-    1
-    """
+    """Return the field of an option: its value's name, its sentence, its flags, more for typer."""
     return field(default=default, metadata={_OPTION: described(metavar, help, *flags, **more)})
 
 
@@ -139,33 +135,21 @@ def make_group(group: Any, values: dict[str, Any]) -> Any:
 
 
 def complete_recipe(incomplete: str) -> list[str]:
-    """Return the recipes whose names begin so, for the completion of shells.
-
-    >>> complete_recipe("int4-g")
-    ['int4-gptq']
-    """
+    """Return the recipes whose names begin so, for the completion of shells."""
     from bitwright.recipe import RECIPES
 
     return [name for name in RECIPES if name.startswith(incomplete)]
 
 
 def complete_target(incomplete: str) -> list[str]:
-    """Return the targets whose names begin so.
-
-    >>> complete_target("npu-t")
-    ['npu-transformer']
-    """
+    """Return the targets whose names begin so."""
     from bitwright.recipe import TARGETS
 
     return [name for name in TARGETS if name.startswith(incomplete)]
 
 
 def completing(*words: str) -> Callable[[str], list[str]]:
-    """Return what completes one of a few words.
-
-    >>> completing("low", "standard", "medium", "high")("m")
-    ['medium']
-    """
+    """Return what completes one of a few words."""
 
     def complete(incomplete: str) -> list[str]:
         return [word for word in words if word.startswith(incomplete)]

@@ -133,11 +133,7 @@ Limit = Annotated[int | None, described("N", "Use at most N samples of the data.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataOptions:
-    """Options for samples of the user's own: arrays, images, or a text.
-
-    >>> DataOptions(data=Path("images"), limit=8).source().name
-    'images'
-    """
+    """Options for samples of the user's own: arrays, images, or a text."""
 
     data: Path | None = option(
         "PATH",
@@ -243,11 +239,7 @@ class MeasuringOptions(SampleOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Options for where and within which memory models are run.
-
-    >>> RunOptions(provider=["CPUExecutionProvider"], memory_budget="1MB").arguments()
-    {'providers': ['CPUExecutionProvider'], 'memory_budget': 1000000, 'engine': None}
-    """
+    """Options for where and within which memory models are run."""
 
     provider: Provider = None
     memory_budget: str | None = option(
@@ -315,11 +307,7 @@ def read_budget(text: str | None) -> int:
 
 
 def read_size(text: str) -> int:
-    """Return the bytes that a size stands for, where an option is given it.
-
-    >>> read_size("1.5 GiB")
-    1610612736
-    """
+    """Return the bytes that a size stands for, where an option is given it."""
     try:
         return read_bytes(text)
     except ArgumentError as error:

@@ -21,10 +21,6 @@ def written(output: Path, suffix: str = ".onnx") -> Iterator[Path]:
     """Give the file to write: the output itself, or one that is sent to standard output behind it.
 
     For `-`, what is printed meanwhile goes to standard error, so that the result is all there is.
-
-    >>> with written(Path("q.onnx")) as path:
-    ...     print(path)
-    q.onnx
     """
     if output != STANDARD_OUTPUT:
         yield output
@@ -46,9 +42,6 @@ def written(output: Path, suffix: str = ".onnx") -> Iterator[Path]:
 
 
 def refuse_pipe(output: Path, why: str) -> None:
-    """Refuse `-` for a command that writes more than one file, or one more than once.
-
-    >>> refuse_pipe(Path("folder"), "it writes a folder")
-    """
+    """Refuse `-` for a command that writes more than one file, or one more than once."""
     if output == STANDARD_OUTPUT:
         raise typer.BadParameter(f"--output - is not for this command: {why}; give a path")

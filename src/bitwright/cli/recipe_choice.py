@@ -124,11 +124,7 @@ class RecipeChoice:
         }
 
     def words(self) -> str:
-        """Return the options as they are typed.
-
-        >>> RecipeChoice(target="qualcomm-htp:v73", fix_shape=["batch=1"]).words()
-        '--target qualcomm-htp:v73 --fix-shape batch=1'
-        """
+        """Return the options as they are typed."""
         from bitwright.cli.options import typed
 
         given = asdict(self)

@@ -23,10 +23,6 @@ class Stopping:
     Python loses an exception that a signal raises inside a callback that nobody calls, as those
     of weak references, of which imports have many: it prints "Exception ignored in" and goes on.
     So an interruption that is not on its way any more is raised again.
-
-    >>> with Stopping() as stopping:
-    ...     stopping.terminated
-    False
     """
 
     def __init__(self) -> None:

@@ -25,10 +25,7 @@ def share_arena(options: ort.SessionOptions) -> None:
 
 
 def give_back_memory() -> None:
-    """Give what nobody uses of the arena back to the system, if there is one.
-
-    >>> give_back_memory()
-    """
+    """Give what nobody uses of the arena back to the system, if there is one."""
     if not _make_arena.cache_info().currsize:
         return
     session = _idle_session()

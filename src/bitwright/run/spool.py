@@ -94,11 +94,6 @@ class Spool(Rows):
     """Named rows of arrays, one for each sample, in files that vanish with the spool.
 
     Up to `memory` bytes are kept as they are given, and must not be written to any more.
-
-    >>> with Spool() as spool:
-    ...     spool.append("x", np.arange(3))
-    ...     [row.tolist() for row in spool.rows("x")]
-    [[0, 1, 2]]
     """
 
     def __init__(self, folder: str | Path | None = None, *, memory: int = 0) -> None:

@@ -29,11 +29,7 @@ TARGETS: Mapping[str, Target] = _Targets()
 
 
 def find_target(name: str) -> Target:
-    """Return the target of this name, or from a file of the user's own.
-
-    >>> find_target("npu-cnn").power_of_two
-    True
-    """
+    """Return the target of this name, or from a file of the user's own."""
     plain = name.partition(":")[0]
     return _read_once(name) if plain in known_names() else read_target(name)
 

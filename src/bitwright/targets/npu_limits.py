@@ -35,11 +35,7 @@ Positions = Mapping[Ref, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NpuOperation:
-    """One operation of the NPU, with the scales at its edges; None where one is unknown.
-
-    >>> NpuOperation(op="Conv", inputs=("x",), weight="w", output="y").bias is None
-    True
-    """
+    """One operation of the NPU, with the scales at its edges; None where one is unknown."""
 
     op: str
     inputs: tuple[Ref | None, ...]
@@ -102,11 +98,7 @@ class Bound:
 
 
 class LowerEnd(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A lower bound that depends on other positions: their sum, less a number of bits.
-
-    >>> LowerEnd(sum="weight + input - output", less=16).less
-    16
-    """
+    """A lower bound that depends on other positions: their sum, less a number of bits."""
 
     sum: str
     less: int = 0

@@ -35,11 +35,7 @@ TypeName = Literal[
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Hardware that a model is quantized for: its own recipe, and what it takes (None: anything).
-
-    >>> Target(name="cpu", description="Any CPU.", recipe="int8").needs_limits
-    False
-    """
+    """Hardware that a model is quantized for: its recipe, and what it takes (None: anything)."""
 
     name: str
     description: str

@@ -138,12 +138,6 @@ def verify_model(model: ir.Model, target: str = "cpu", cpu: str | None = None) -
     """Return all that is wrong with a model, which is sorted in place if it was not.
 
     `cpu` is the kind of CPU that it will run on, for the target cpu; None means this machine's.
-
-    >>> x, y = ir.val("x", ir.DataType.FLOAT, [3]), ir.val("y", ir.DataType.FLOAT, [3])
-    >>> relu = ir.node("Relu", [x], outputs=[y])
-    >>> graph = ir.Graph([x], relu.outputs, nodes=[relu], name="g", opset_imports={"": 21})
-    >>> [finding.rule for finding in verify_model(ir.Model(graph, ir_version=10)).findings]
-    ['quantized']
     """
     hardware = find_target(target)
     if cpu is not None and cpu not in CPUS:

@@ -181,9 +181,5 @@ def _makers(node: ir.Node) -> Iterator[ir.Node]:
 
 
 def type_names(types: Sequence[str]) -> str:
-    """Return number types in words.
-
-    >>> type_names(("int8", "uint8"))
-    'int8 or uint8'
-    """
+    """Return number types in words."""
     return " or ".join(types)

@@ -20,11 +20,7 @@ Array = npt.NDArray[Any]
 
 
 class Saturation(NamedTuple):
-    """Below the first and above the second of two points no reader tells values apart.
-
-    >>> Saturation(-3.0, math.inf).cut(np.array([-12.0, 1.0]), np.array([-3.1, 1.1]), None)
-    (array([-3.,  1.]), array([-3. ,  1.1]))
-    """
+    """Below the first and above the second of two points no reader tells values apart."""
 
     low: float
     high: float

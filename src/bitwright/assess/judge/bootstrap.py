@@ -46,13 +46,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How the losses of two results differ on the same samples.
-
-    >>> before, after = np.linspace(0.2, 0.3, 10), np.linspace(0.1, 0.2, 10)
-    >>> found = compare_losses(before, after)
-    >>> round(found.gain, 2), found.better, found.is_sure
-    (0.4, 1.0, True)
-    """
+    """How the losses of two results differ on the same samples."""
 
     before: float
     after: float

@@ -226,13 +226,7 @@ class Judgement:
 
 
 class OutputJudge:
-    """Gathers the errors of one output, sample by sample, in memory that does not grow with it.
-
-    >>> judge = OutputJudge("y", (OutputPart("sqnr", None, "numbers"),))
-    >>> judge.add(np.array([3.0, 4.0]), np.array([3.0, 3.0]))
-    >>> round(judge.finish().worst.figure, 2)
-    13.98
-    """
+    """Gathers the errors of one output, sample by sample, in memory that does not grow with it."""
 
     def __init__(self, name: str, parts: Iterable[OutputPart]) -> None:
         self.name = name

@@ -74,13 +74,7 @@ class Measure(Protocol):
 
 
 def open_measure(kind: Kind, axis: int | None, *, top1: bool = True) -> Measure:
-    """Return the measure of a kind; classes, features or channels lie along the axis.
-
-    >>> measure = open_measure("embedding", 1)
-    >>> measure.add(np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]]))
-    >>> measure.finish()[0].figure
-    0.0
-    """
+    """Return the measure of a kind; classes, features or channels lie along the axis."""
     if kind == "sqnr":
         return _SignalMeasure(axis)
     if kind == "embedding":
@@ -319,11 +313,7 @@ def _heat(logits: Array) -> float:
 
 
 def softmax(logits: Floats) -> tuple[Floats, Floats]:
-    """Return the probabilities that rows of logits stand for, and their logarithms.
-
-    >>> softmax(np.array([[1.0, 1.0]]))[0].tolist()
-    [[0.5, 0.5]]
-    """
+    """Return the probabilities that rows of logits stand for, and their logarithms."""
     top = logits.max(axis=1, keepdims=True)
     with np.errstate(invalid="ignore"):
         shifted = logits - np.where(np.isfinite(top), top, 0.0)
@@ -341,11 +331,7 @@ def _expect(shares: Floats, values: Floats) -> Floats:
 
 
 def binary_kl(p: Floats, q: Floats) -> Floats:
-    """Return KL(p | q) in nats of independent scores strictly between 0 and 1.
-
-    >>> binary_kl(np.array([[0.5]]), np.array([[0.5]])).tolist()
-    [[0.0]]
-    """
+    """Return KL(p | q) in nats of independent scores strictly between 0 and 1."""
     terms = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
     return np.maximum(terms, 0.0)
 

@@ -55,11 +55,7 @@ class ReportNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """How long one run takes, in milliseconds.
-
-    >>> Latency(float_ms=10.0, quantized_ms=4.0).speedup
-    2.5
-    """
+    """How long one run takes, in milliseconds."""
 
     float_ms: float
     quantized_ms: float

@@ -27,15 +27,7 @@ _NOWHERE: Mapping[str, tuple[float, float]] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorView:
-    """One quantized tensor as the report draws it.
-
-    >>> view = TensorView(
-    ...     name="x", role="activation", qtype="uint8", scale=np.array(0.5), zero_point=np.array(2),
-    ...     clipped=0.25,
-    ... )
-    >>> view.range, view.to_dict()["scale"]
-    ((-1.0, 126.5), [0.5, 0.5])
-    """
+    """One quantized tensor as the report draws it."""
 
     name: str
     role: str
@@ -107,11 +99,7 @@ def _represented_range(qtype: str, scale: Array, zero_point: Array) -> tuple[flo
 
 
 def channel_peaks(weight: Array, axis: int) -> Array | None:
-    """Return the largest magnitude of each channel of a weight; None if there is no such axis.
-
-    >>> channel_peaks(np.array([[1.0, -3.0], [2.0, 0.0]]), 0)
-    array([3., 2.])
-    """
+    """Return the largest magnitude of each channel of a weight; None if there is no such axis."""
     if not 0 <= axis < weight.ndim or weight.ndim < 2 or not weight.size:
         return None
     others = tuple(index for index in range(weight.ndim) if index != axis)

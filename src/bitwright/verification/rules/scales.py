@@ -21,11 +21,7 @@ __all__ = ["FixedScale", "Scales"]
 
 
 class FixedScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A scale and a zero point that hardware takes, whatever the file says.
-
-    >>> FixedScale(scale=2**-16, zero_point=0).zero_point
-    0
-    """
+    """A scale and a zero point that hardware takes, whatever the file says."""
 
     scale: float
     zero_point: int
