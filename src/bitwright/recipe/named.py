@@ -60,19 +60,11 @@ NPU_CNN = Recipe(
 )
 
 # Name of the preset -> number type of its weights and activations.
+_BLOCKS = "bfp16 mxint8 mxfp8e5m2 mxfp8e4m3 mxfp6e3m2 mxfp6e2m3 mxfp4e2m1 mx4 mx6 mx9"
 _FLOAT_PRESETS = {
     "float16-pairs": "float16",
     "bfloat16-pairs": "bfloat16",
-    "bfp16": "bfp16",
-    "mxint8": "mxint8",
-    "mxfp8e5m2": "mxfp8e5m2",
-    "mxfp8e4m3": "mxfp8e4m3",
-    "mxfp6e3m2": "mxfp6e3m2",
-    "mxfp6e2m3": "mxfp6e2m3",
-    "mxfp4e2m1": "mxfp4e2m1",
-    "mx4": "mx4",
-    "mx6": "mx6",
-    "mx9": "mx9",
+    **{name: name for name in _BLOCKS.split()},
 }
 
 _VENDOR_RECIPES = (

@@ -67,15 +67,12 @@ class GPTQ(Settings, frozen=True, kw_only=True, tag="gptq", tag_field="method"):
     """Shrink the range of a block where that lowers its error, weighted by the inputs."""
     per_column: bool = True
     """A scale for each output of a block; false: one for all of them, which is less accurate."""
+    needs_data = True
+    """Whether it must see what the layer reads."""
 
     def __post_init__(self) -> None:
         if not 0 < self.damping <= 1:
             raise RecipeError(f"damping of gptq must lie in (0, 1], not {self.damping}.")
-
-    @property
-    def needs_data(self) -> bool:
-        """Whether it must see what the layer reads."""
-        return True
 
 
 class HQQ(Settings, frozen=True, kw_only=True, tag="hqq", tag_field="method"):
@@ -87,11 +84,8 @@ class HQQ(Settings, frozen=True, kw_only=True, tag="hqq", tag_field="method"):
 
     float_zero_points: bool = False
     """Zero points as published, not rounded: for GPUs, as they are slow on CPUs."""
-
-    @property
-    def needs_data(self) -> bool:
-        """Whether it must see what the layer reads."""
-        return False
+    needs_data = False
+    """Whether it must see what the layer reads."""
 
 
 RoundingMethod = Nearest | GPTQ | HQQ
@@ -129,11 +123,8 @@ class ByLoss(Settings, frozen=True, kw_only=True, tag="loss", tag_field="by"):
     """Bits that a weight may take on average, scales and zero points not counted."""
     wide_bits: int = 8
     """Bits of the weights that get more."""
-
-    @property
-    def needs_data(self) -> bool:
-        """Whether it must see what the layers read."""
-        return True
+    needs_data = True
+    """Whether it must see what the layer reads."""
 
 
 class ByPlace(Settings, frozen=True, kw_only=True, tag="place", tag_field="by"):
@@ -148,11 +139,8 @@ class ByPlace(Settings, frozen=True, kw_only=True, tag="place", tag_field="by"):
 
     wide_bits: int = 8
     """Bits of the weights that get more."""
-
-    @property
-    def needs_data(self) -> bool:
-        """Whether it must see what the layers read."""
-        return False
+    needs_data = False
+    """Whether it must see what the layer reads."""
 
 
 MixedBits = ByLoss | ByPlace

@@ -27,10 +27,6 @@ __all__ = ["LOCAL", "Engine", "KeptParts", "LocalEngine", "RayEngine", "Workers"
 Make = Callable[..., Callable[[Any], Any]]
 
 
-def _ignore(done: int) -> None:
-    """Hear how far the work is, and do nothing."""
-
-
 class Workers(Protocol):
     """What applies the function that was made."""
 
@@ -54,24 +50,6 @@ class Workers(Protocol):
         """
 
 
-@runtime_checkable
-class Engine(Protocol):
-    """Where work runs: this process, or a cluster."""
-
-    @property
-    def is_local(self) -> bool:
-        """Whether that is this process."""
-
-    def connect(self) -> AbstractContextManager[Any]:
-        """Return what keeps a connection for all that is opened within it."""
-
-    def sees(self, paths: Sequence[str]) -> bool:
-        """Whether all its machines have these files, or folders, as this one has them."""
-
-    def open(self, make: Make, *shared: Any) -> AbstractContextManager[Workers]:
-        """Return workers, each with what `make` makes of the shared values."""
-
-
 class _LocalWorkers:
     """This process, as workers."""
 
@@ -89,7 +67,7 @@ class _LocalWorkers:
         samples: Iterable[Any],
         merge: Callable[[Any, Any], Any],
         *,
-        on_done: Callable[[int], None] = _ignore,
+        on_done: Callable[[int], None] = lambda done: None,
         kept: KeptParts | None = None,
     ) -> Any:
         count = 0
@@ -105,8 +83,30 @@ class _LocalWorkers:
         return found if count else None
 
 
-@dataclass(frozen=True, slots=True)
-class LocalEngine:
+@runtime_checkable
+class Engine(Protocol):
+    """Where work runs: in this process, unless a class says otherwise."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether that is this process."""
+        return True
+
+    def connect(self) -> AbstractContextManager[Any]:
+        """Return what keeps a connection for all that is opened within it."""
+        return nullcontext()
+
+    def sees(self, paths: Sequence[str]) -> bool:
+        """Whether all its machines have these files, or folders, as this one has them."""
+        return True
+
+    def open(self, make: Make, *shared: Any) -> AbstractContextManager[Workers]:
+        """Return workers, each with what `make` makes of the shared values."""
+        return nullcontext(_LocalWorkers(make(*shared)))
+
+
+@dataclass(frozen=True)
+class LocalEngine(Engine):
     """Works in this process, which is what happens when no engine is given.
 
     >>> with LocalEngine().open(lambda base: lambda item: base + item, 10) as workers:
@@ -114,30 +114,12 @@ class LocalEngine:
     [11, 12]
     """
 
-    @property
-    def is_local(self) -> bool:
-        """Whether work runs in this process."""
-        return True
-
-    def connect(self) -> AbstractContextManager[Any]:
-        """There is nothing to connect to."""
-        return nullcontext()
-
-    def sees(self, paths: Sequence[str]) -> bool:
-        """It is this machine."""
-        return True
-
-    @contextmanager
-    def open(self, make: Make, *shared: Any) -> Iterator[Workers]:
-        """Make the function, and apply it here."""
-        yield _LocalWorkers(make(*shared))
-
 
 LOCAL = LocalEngine()
 
 
-@dataclass(frozen=True, slots=True)
-class RayEngine:
+@dataclass(frozen=True)
+class RayEngine(Engine):
     """Works on a Ray cluster: shards of samples, and tasks, go to workers on its machines.
 
     The result is that of a local run, to the bit, for any number of workers. A worker or machine

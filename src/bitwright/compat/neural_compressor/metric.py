@@ -34,14 +34,7 @@ class _Measure(Protocol):
 
 
 def evaluation_of(metric: Any, loader: Any) -> Callable[[Any], float]:
-    """Return a function of a model that measures it over (inputs, labels).
-
-    >>> import bitwright, onnx
-    >>> demo = bitwright.load_demo()
-    >>> batches = [(demo.images[:100], demo.labels[:100])]
-    >>> evaluation_of({"topk": 1}, batches)(onnx.load(demo.model_path)) > 0.9
-    True
-    """
+    """Return a function of a model that measures it over (inputs, labels)."""
     measure = _open(metric)
 
     def evaluate(model: Any) -> float:

@@ -107,11 +107,7 @@ def apply_op_settings(
 
 
 def as_pattern(names: Iterable[str]) -> tuple[str, ...]:
-    """Return one pattern for several nodes, some of which clean-ups may take away.
-
-    >>> as_pattern(["a.0", "b"])
-    ('re:a\\\\.0|b',)
-    """
+    """Return one pattern for several nodes, some of which clean-ups may take away."""
     escaped = "|".join(map(re.escape, names))
     return (f"re:{escaped}",) if escaped else ()
 

@@ -67,10 +67,6 @@ class QuantizedGroups:
     scales: F64
     zero_points: F64
 
-    def dequantize(self) -> F64:
-        """Return the values that the codes stand for, [groups, length]."""
-        return self.scales * (self.codes - self.zero_points)
-
 
 def quantize_groups(
     values: npt.ArrayLike,
@@ -150,7 +146,17 @@ def quant_tensor(
     >>> codes.tolist(), zero.tolist()
     ([[0.0, 6.0, 11.0, 15.0]], [[9]])
     """
-    found = _groups(data, num_bits, group_size, scheme, dtype, ratio)
+    if dtype not in ("int", "uint"):
+        raise RecipeError(f"unknown dtype {dtype!r}.{did_you_mean(str(dtype), ('int', 'uint'))}")
+    found = quantize_groups(
+        data,
+        bits=num_bits,
+        length=np.shape(data)[-1] if group_size == -1 else group_size,
+        symmetric=is_symmetric(scheme),
+        signed=dtype == "int",
+        bounded=dtype == "uint",
+        ratio=ratio,
+    )
     zeros: Array = found.zero_points
     return found.codes, found.scales, zeros.astype(np.uint8) if dtype == "uint" else zeros
 
@@ -168,24 +174,8 @@ def qdq_tensor(
     >>> qdq_tensor([-1, -0.3, 0.2, 0.7], group_size=4).round(2).tolist()
     [-1.02, -0.34, 0.23, 0.68]
     """
-    found = _groups(data, num_bits, group_size, scheme, dtype, ratio)
-    return found.dequantize().reshape(np.shape(data))
-
-
-def _groups(
-    data: npt.ArrayLike, num_bits: int, group_size: int, scheme: str, dtype: str, ratio: float
-) -> QuantizedGroups:
-    if dtype not in ("int", "uint"):
-        raise RecipeError(f"unknown dtype {dtype!r}.{did_you_mean(str(dtype), ('int', 'uint'))}")
-    return quantize_groups(
-        data,
-        bits=num_bits,
-        length=np.shape(data)[-1] if group_size == -1 else group_size,
-        symmetric=is_symmetric(scheme),
-        signed=dtype == "int",
-        bounded=dtype == "uint",
-        ratio=ratio,
-    )
+    codes, scales, zeros = quant_tensor(data, num_bits, group_size, scheme, dtype, ratio)
+    return (scales * (codes - zeros)).reshape(np.shape(data))
 
 
 def pad_tensor(weight: Array, group_size: int, k_blocks: int) -> Array:

@@ -7,22 +7,12 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from bitwright import graph
-from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.errors import BitwrightError, OutputError
 
 __all__ = ["make_parser", "read_boolean", "run_command"]
-
-
-class Quantizer(Protocol):
-    """Holds a model, and puts its quantized form in its place."""
-
-    model: ONNXModel
-
-    def process(self) -> None:
-        """Quantize the model."""
 
 
 def make_parser(module: str, description: str) -> argparse.ArgumentParser:
@@ -40,7 +30,7 @@ def make_parser(module: str, description: str) -> argparse.ArgumentParser:
 
 def run_command(
     options: argparse.Namespace,
-    make_quantizer: Callable[[argparse.Namespace], Quantizer],
+    make_quantizer: Callable[[argparse.Namespace], Any],
     logger: logging.Logger,
 ) -> int:
     """Quantize from file to file and return the exit code; what is wrong goes to stderr."""

@@ -24,11 +24,6 @@ class EqualBins(TensorSketch):
     The reach has to be known before the first value comes, so this takes a pass of its own;
     `widen` makes room for more. Edges have the type of the tensor, and every value falls where
     `np.histogram` puts it.
-
-    >>> sketch = EqualBins(4, 2.0)
-    >>> sketch.update(np.array([-2.0, 0.0, 1.0, 2.0], np.float32))
-    >>> sketch.hist, sketch.edges
-    (array([1, 0, 1, 2]), array([-2., -1.,  0.,  1.,  2.], dtype=float32))
     """
 
     __slots__ = ("_reach", "hist")

@@ -25,9 +25,6 @@ def least_divergence(
     thresholds from `levels` bins up are tried; a group's mean is a whole number and goes to all its
     bins, also to empty ones; bins that do not fill a group are left out; all in float32, with the
     divergence rounded to the tensor's type. `bitwright.decide.ranges.entropy` clips with more care.
-
-    >>> least_divergence(np.array([0, 0, 1, 9, 9, 1, 0, 0]), 4)
-    (2, 7)
     """
     bins = histogram.size
     middle = bins // 2

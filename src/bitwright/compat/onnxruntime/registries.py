@@ -44,11 +44,7 @@ def default_op_types(written: QuantFormat | None) -> list[str]:
 def selected_op_types(
     written: QuantFormat | None, op_types: Iterable[str] | None
 ) -> list[str] | None:
-    """Return the op types to select, where a registry says others than the installed one does.
-
-    >>> selected_op_types(QuantFormat.QDQ, ["Conv"]), selected_op_types(QuantFormat.QDQ, None)
-    (['Conv'], None)
-    """
+    """Return the op types to select, where a registry says others than the installed one does."""
     asked = [*op_types] if op_types else None
     if not was_imported(f"{PEER}.registry"):  # nor changed by anybody
         return asked

@@ -36,17 +36,7 @@ def choose_layers(
     threshold: float | None,
     optimize: str = "speed",
 ) -> Layers:
-    """Return the layers that get other types; `candidates` has the configurations for each name.
-
-    >>> loss = {"a": 0.5, "b": 0.1, "c": 0.2}
-    >>> names = {name: ["int8"] for name in loss}
-    >>> def score(layers):
-    ...     return sum(loss[name] for chosen in layers.values() for name in chosen)
-    >>> choose_layers(score, names, threshold=0.35)
-    {'int8': ['b', 'c']}
-    >>> choose_layers(score, names, threshold=None)
-    {}
-    """
+    """Return the layers that get other types; `candidates` has the configurations for each name."""
     if optimize not in _OBJECTS:
         raise RecipeError(
             f"metric_optimize_object is 'speed' or 'quality', not {optimize!r}."

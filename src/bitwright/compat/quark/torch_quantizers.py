@@ -55,12 +55,7 @@ def _rounding(compute: Callable[..., torch.Tensor]) -> Any:
 
 
 class INTQuantFunction(torch.autograd.Function):
-    """Quantize as QuantizeLinear does, to whole floats; the gradient passes straight through.
-
-    >>> one, zero = torch.tensor(1.0), torch.tensor(0)
-    >>> INTQuantFunction.apply(torch.tensor([2.5]), one, zero, -128, 127, RoundHalfToEven)
-    tensor([2.])
-    """
+    """Quantize as QuantizeLinear does, to whole floats; the gradient passes straight through."""
 
     forward = _rounding(core.quantize)
 
@@ -99,10 +94,6 @@ class INTQuantizer(torch.nn.Module):
 
     `q_folded` is kept for whoever writes the result back: it says that the model stores integers
     and has no QuantizeLinear here.
-
-    >>> quantizer = INTQuantizer(torch.tensor(0.5), torch.tensor(0), -128, 127)
-    >>> quantizer(torch.tensor([0.7, 99.0]))
-    tensor([ 0.5000, 63.5000])
     """
 
     def __init__(

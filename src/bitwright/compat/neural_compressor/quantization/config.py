@@ -157,11 +157,7 @@ class AWQConfig(WeightOnlyConfig):
 
 
 def get_woq_tuning_config() -> list[WeightOnlyConfig]:
-    """Return the configurations that are tried one after the other for language models.
-
-    >>> [config.name for config in get_woq_tuning_config()]
-    ['rtn', 'gptq', 'gptq', 'gptq', 'awq']
-    """
+    """Return the configurations that are tried one after the other for language models."""
     return [
         RTNConfig(weight_sym=False),
         GPTQConfig(weight_sym=False),

@@ -35,14 +35,7 @@ class Role:
 
 
 def range_method(given: RangeEstimatorParameters, role: Role) -> RangeMethod:
-    """Return the range method that an estimator stands for.
-
-    >>> role = Role("activations", RangeEstimatorParametersSet.MEAN_MINMAX, symmetric=False)
-    >>> range_method(RangeEstimatorParameters(), role)
-    MeanExtremes()
-    >>> range_method(RangeEstimatorParametersSet.MEAN_QUANTILE, role).percentile
-    99.98
-    """
+    """Return the range method that an estimator stands for."""
     ends = {"min": given.min, "max": given.max}
     for name, end in ends.items():
         if end.clipping_value is not None:
