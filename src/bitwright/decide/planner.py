@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import onnx_ir as ir
 
-from bitwright.decide.layout.entries import Entry, Layout, plan_as_float
+from bitwright.decide.layout.entries import ABSORBED, Entry, Layout, plan_as_float
 from bitwright.decide.layout.fallback import leave_masks_float, leave_unreached_float
 from bitwright.decide.limits import apply_limits
 from bitwright.decide.scales.biases import fit_narrow_biases, prevent_bias_overflow
@@ -132,7 +132,7 @@ def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> Qua
             decision = NodePlan(
                 op=node.op_type,
                 action="absorb",
-                reason="the quantizer of its output clips as it does",
+                reason=ABSORBED,
                 inputs=(None,) * len(node.inputs),
                 outputs=(target,),
             )

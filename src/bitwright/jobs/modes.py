@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from bitwright.decide.left_float import leave_float
 from bitwright.decide.validation import check_plan
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import ON_CPU, Compute
@@ -77,4 +78,5 @@ def apply_to_model(
 
     prepared = open_for_plan(source, plan, providers)
     check_plan(prepared.model, plan, fingerprint=prepared.fingerprint)
+    plan = leave_float(prepared.model, plan)
     return mode_of(plan.recipe).apply(prepared, plan, calibration, compute)

@@ -15,7 +15,10 @@ from bitwright.numerics.types import INT32, QType
 from bitwright.plan import NodePlan
 from bitwright.recipe import Override
 
-__all__ = ["Entry", "Layout", "plan_as_float"]
+__all__ = ["ABSORBED", "Entry", "Layout", "plan_as_float"]
+
+ABSORBED = "the quantizer of its output clips as it does"
+"""Why a Relu or Clip is dropped."""
 
 
 def plan_as_float(node: ir.Node, reason: str) -> NodePlan:
