@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bitwright import graph
 from bitwright.api.recipes import load_recipe
 from bitwright.data import Transform, paths_of
+from bitwright.jobs.calibration import Calibration
 from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
 from bitwright.recipe import Recipe
 from bitwright.recipe.host import settle_for_host
@@ -124,21 +125,25 @@ def tune(
         output=None if output is None else Path(output),
         recipe=settle_for_host(load_recipe(recipe, target)),
         target=target,
-        data=data,
+        calibration=Calibration(
+            data,
+            limit,
+            transform,
+            holdout=False,
+            memory_budget=memory_budget,
+            engine=open_engine(engine),
+            progress=False,
+        ),
         eval_data=eval_data,
         labels=labels,
         metric=lambda labelled: open_metric(evaluate, labelled=labelled, **scored),
         goal=goal,
         effort=effort,
-        limit=limit,
         eval_limit=eval_limit,
-        transform=transform,
         work=None if work is None else Path(work),
-        memory_budget=memory_budget,
-        engine=open_engine(engine),
         providers=providers,
         external_data=external_data,
         **({} if log is None else {"report": log}),
     )
-    with request.engine.connect():
+    with request.calibration.engine.connect():
         return tune_model(request)

@@ -10,7 +10,7 @@ from bitwright.data.labelled import open_labelled
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.metrics import Metric, open_metric
 from bitwright.jobs.improve.scorer import Runnable, Scorer
-from bitwright.jobs.tuning.samples import split_parts
+from bitwright.jobs.tuning.request import split_parts
 
 COUNT = 320
 SPEC = InputSpec("x", np.dtype("float32"), (1, 1))

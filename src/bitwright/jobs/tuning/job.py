@@ -31,9 +31,8 @@ from bitwright.jobs.tuning.latency import LatencyMeter, ModelTimes, middle_sized
 from bitwright.jobs.tuning.plans import Plans
 from bitwright.jobs.tuning.points import front_points
 from bitwright.jobs.tuning.purposes import PurposeProposals, planned_evaluations
-from bitwright.jobs.tuning.request import TuneRequest, check_request
+from bitwright.jobs.tuning.request import TuneRequest, TuneSamples, check_request
 from bitwright.jobs.tuning.result import Probe, TuneResult
-from bitwright.jobs.tuning.samples import TuneSamples
 from bitwright.plan import QuantPlan
 from bitwright.support.wording import show_bytes
 from bitwright.verification.runtime import note_rounded
@@ -152,7 +151,7 @@ class _Job:
                 self._request.providers,
             ),
             part=part,
-            engine=self._request.engine,
+            engine=self._request.calibration.engine,
         )
 
     def _price(self, made: Made) -> Cost:

@@ -18,8 +18,7 @@ from bitwright.jobs.modes import mode_of
 from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.qat import open_for_plan
 from bitwright.jobs.tuning.mixtures import StaticMixtures
-from bitwright.jobs.tuning.request import TuneRequest
-from bitwright.jobs.tuning.samples import TuneSamples
+from bitwright.jobs.tuning.request import TuneRequest, TuneSamples
 from bitwright.jobs.tuning.trimming import trim_ranges
 from bitwright.plan import QuantPlan
 
@@ -97,7 +96,7 @@ class Plans:
             request.goal.purpose,
             request.providers,
             request.report,
-            request.engine,
+            request.calibration.engine,
             before,
             request.goal.keep_quantized,
         )

@@ -1,22 +1,26 @@
-"""What is to be tuned, and what cannot be."""
+"""What is to be tuned, what cannot be, and what each of the samples is for."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from bitwright.data import Transform
+import numpy as np
+
+from bitwright.data import InputSpec
+from bitwright.data.labelled import LabelledSamples, fingerprint_data, open_labelled
 from bitwright.errors import DataError, RecipeError, TargetError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.improve.effort import Effort, check_effort
 from bitwright.jobs.improve.metrics import Metric
 from bitwright.jobs.tuning.goal import Goal
 from bitwright.recipe import Recipe
-from bitwright.support.engines import LOCAL, Engine
 
-__all__ = ["TuneRequest", "check_request"]
+__all__ = ["TuneRequest", "TuneSamples", "check_request", "split_parts"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,19 +31,16 @@ class TuneRequest:
     output: Path | None
     recipe: Recipe
     target: str | None = None
-    data: Any
+    calibration: Calibration
+    """What to calibrate with; without `eval_data`, a part of it evaluates."""
     eval_data: Any
     labels: Any
     metric: Callable[[bool], Metric]
     """Gives the metric, once it is known whether there are labels."""
     goal: Goal
     effort: Effort | None = None
-    limit: int | None = None
     eval_limit: int | None = None
-    transform: Transform = None
     work: Path | None = None
-    memory_budget: int = 512 << 20
-    engine: Engine = LOCAL
     providers: Sequence[str] | None = None
     external_data: bool | None = None
     report: Callable[[str], None] = field(default=lambda line: None)
@@ -70,14 +71,104 @@ def check_request(request: TuneRequest) -> None:
             "reading them: tune it for size."
         )
     if request.effort is not None:
-        check_effort(request.effort, recipe, Calibration(request.data))
+        check_effort(request.effort, recipe, request.calibration)
     if request.target not in (None, "cpu") and request.goal.purpose == "speed":
         raise TargetError(
             f"speed is measured with ONNX Runtime on this machine, which says nothing of "
             f"{request.target}; tune for size, or for the target cpu."
         )
-    if request.data is None:
+    if request.calibration.data is None:
         raise DataError(
             "tuning calibrates and needs data; give data (arrays, files, a folder of images, a "
             "data reader)."
         )
+
+
+FINAL_SHARE = 0.2
+MIN_FINAL = 50
+MAX_CALIBRATION = 128
+MIN_SAMPLES = 16
+"""Samples that there must be to score models on."""
+
+
+class Parts(NamedTuple):
+    """Which samples are for what, each in a random order that is always the same."""
+
+    calibration: tuple[int, ...]
+    """To calibrate with, and to choose by their output error."""
+    evaluation: tuple[int, ...]
+    """What the metric is measured on during the search."""
+    final: tuple[int, ...]
+    """What the result is measured on; the search never sees them."""
+
+
+def split_parts(count: int, *, calibrates: bool) -> Parts:
+    """Divide samples: a fifth is for the end, 50 at least; some, where these are all, calibrate.
+
+    >>> [len(part) for part in split_parts(400, calibrates=False)]
+    [0, 320, 80]
+    >>> [len(part) for part in split_parts(450, calibrates=True)]
+    [128, 232, 90]
+    """
+    if count < (2 * MIN_SAMPLES if calibrates else MIN_SAMPLES):
+        raise DataError(
+            f"tuning needs {2 * MIN_SAMPLES if calibrates else MIN_SAMPLES} samples, to search "
+            "with some and to report on others that the search has not seen, and there are "
+            f"{count}; give more."
+        )
+    # Files often come class by class, and labels in turn: any regular division would see that.
+    order = tuple(int(index) for index in np.random.default_rng(0).permutation(count))
+    final = min(max(MIN_FINAL, round(FINAL_SHARE * count)), count // (4 if calibrates else 3))
+    end = final + (min(MAX_CALIBRATION, count // 3) if calibrates else 0)
+    return Parts(order[final:end], order[end:], order[:final])
+
+
+class TuneSamples:
+    """The samples of a request, read when they are first needed."""
+
+    def __init__(self, request: TuneRequest, specs: Sequence[InputSpec]) -> None:
+        self._request, self._specs = request, specs
+        self.is_shared = request.eval_data is None
+        """Whether the same data serves to calibrate and to evaluate."""
+
+    @cached_property
+    def samples(self) -> LabelledSamples:
+        """The samples to evaluate with; where data is shared, all of them."""
+        request, given = self._request, self._request.calibration
+        return open_labelled(
+            given.data if self.is_shared else request.eval_data,
+            self._specs,
+            labels=request.labels,
+            limit=given.limit if self.is_shared else request.eval_limit,
+            transform=given.transform,
+            memory_budget=given.memory_budget,
+        )
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the samples come with anything beside the model's inputs."""
+        return self._request.labels is not None or bool(self.samples.extra)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """Which samples are for what."""
+        count = len(self.samples)
+        return split_parts(count, calibrates=self.is_shared)
+
+    def calibration(self) -> Calibration:
+        """Return the data to calibrate with."""
+        given = self._request.calibration
+        if not self.is_shared:
+            return given
+        data = [self.samples.feeds(index) for index in self.parts.calibration]
+        return replace(given, data=data, limit=None, transform=None)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What tells the data apart from other data."""
+        request, given = self._request, self._request.calibration
+        known = [fingerprint_data(x) for x in (given.data, request.eval_data, request.labels)]
+        if None in known:  # a stream: what it gave is what it was
+            known = [fingerprint_data(list(self.samples)) or ""]
+        text = f"{known} {given.limit} {request.eval_limit} {given.transform}"
+        return hashlib.sha256(text.encode()).hexdigest()
