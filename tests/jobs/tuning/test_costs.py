@@ -134,7 +134,7 @@ def test_bytes_predict_the_size_of_the_file(made):
 
 
 def test_a_product_that_a_float_unit_reads_counts_as_float():
-    made = StaticMixtures(None, None, "low", Journal(None, {}), list, "speed")
+    made = StaticMixtures(None, None, "low", Journal(None, {}), list, None)
     names = ("conv", "slice", "shared", "left", "right")
     ops = ("Conv", "Slice", "Conv", "Add", "Add")
     units = tuple(Unit(node=n, op=op, nodes=(n,)) for n, op in zip(names, ops, strict=True))

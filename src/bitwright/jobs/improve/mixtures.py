@@ -20,7 +20,6 @@ from bitwright.jobs.improve.score import Score
 from bitwright.jobs.improve.scorer import Runnable, Scorer
 from bitwright.jobs.improve.states import Unit
 from bitwright.plan import QuantPlan
-from bitwright.run import open_session
 
 __all__ = [
     "APART",
@@ -59,8 +58,9 @@ class Made:
     @cached_property
     def runnable(self) -> Runnable:
         """The model as it is scored."""
-        session = self.opened or open_session(self.model, providers=self.providers)
-        return Runnable(session, self.model, self.providers)
+        if self.opened is None:
+            return Runnable.opened(self.model, self.providers)
+        return Runnable(self.opened, self.model, self.providers)
 
     @property
     def size(self) -> int:
@@ -134,6 +134,12 @@ class Mix:
             if state != planned_state(options)
         }
         return cls(mixtures, changed, refined)
+
+    @classmethod
+    def in_float(cls, mixtures: Mixtures) -> Mix:
+        """Return the model with all units in float."""
+        states = [[one.state for one in each].index("float") for each in mixtures.options]
+        return cls.of(mixtures, states)
 
     @property
     def name(self) -> str:
@@ -292,11 +298,12 @@ class MixMaker:
             known = self.journal.get(key)
             if known is None:
                 cost = self.price(self.model(mix))
-                known = cost.value if cost.spread is None else [cost.value, *cost.spread]
-                self.journal[key] = known
+                self.journal[key] = [cost.value, *cost.spread] if cost.spread else cost.value
+            else:
+                value, *spread = known if isinstance(known, list) else [known]
+                cost = Cost(value, (spread[0], spread[1]) if spread else None)
             self._priced.append(mix)
-            value, *spread = known if isinstance(known, list | tuple) else [known]
-            self._costs[mix.name] = Cost(value, (spread[0], spread[1]) if spread else None)
+            self._costs[mix.name] = cost
         return self._costs[mix.name]
 
     def known_cost(self, mix: Mix) -> Cost | None:

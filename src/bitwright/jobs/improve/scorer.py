@@ -50,16 +50,20 @@ class Runnable:
     float_weights: bool = False
     """How the session was opened."""
 
+    @classmethod
+    def opened(
+        cls,
+        model: ir.Model | PortableModel,
+        providers: Sequence[str] | None,
+        float_weights: bool = False,
+    ) -> Runnable:
+        """Open a model, maybe one that travelled."""
+        model = model.model if isinstance(model, PortableModel) else model
+        session = open_session(model, providers=providers, float_weights=float_weights)
+        return cls(session, model, providers, float_weights)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_there, (PortableModel(self.model), self.providers, self.float_weights)
-
-
-def _open_there(
-    model: PortableModel, providers: Sequence[str] | None, float_weights: bool
-) -> Runnable:
-    """Return a model that travelled, opened again."""
-    session = open_session(model.model, providers=providers, float_weights=float_weights)
-    return Runnable(session, model.model, providers, float_weights)
+        return Runnable.opened, (PortableModel(self.model), self.providers, self.float_weights)
 
 
 def _output_runner(runnable: Runnable) -> Callable[[Iterable[Sample]], Iterator[Outputs]]:

@@ -106,7 +106,13 @@ class _Job:
         request, goal, scorer = self._request, self._request.goal, self._scorer
         score, samples = scorer.float_score(whole=goal.relative)
         planned = planned_evaluations(self._plans, goal)
-        self._report_beginning(score, samples, planned)
+        seconds = scorer.sample_seconds * len(scorer)
+        about = f", {seconds:.0f} s each at most" if scorer.samples.seconds is not None else ""
+        scope = f" on the first {samples} samples" if samples < len(scorer) else ""
+        request.report(
+            f"float: {self._metric.name} {score:.4g}{scope}; at most {planned} evaluations of "
+            f"{len(scorer)} samples{about}"
+        )
         self._maker = MixMaker(
             scorer,
             self._journal,
@@ -125,19 +131,16 @@ class _Job:
             self._probe,
             self._journal.get(BEST) or "",
         )
-        make, accept, budget = self._maker.make, self._maker.is_better, self._maker.budget
-        trail = improve(None, purpose.proposals, make, accept, budget, self._keep_new)
-        return self._finish(trail, planned)
+        maker = self._maker
 
-    def _report_beginning(self, score: float, samples: int, planned: int) -> None:
-        scorer = self._scorer
-        seconds = scorer.sample_seconds * len(scorer)
-        about = f", {seconds:.0f} s each at most" if scorer.samples.seconds is not None else ""
-        scope = f" on the first {samples} samples" if samples < len(scorer) else ""
-        self._request.report(
-            f"float: {self._metric.name} {score:.4g}{scope}; at most {planned} evaluations of "
-            f"{len(scorer)} samples{about}"
+        def keep_new(best: MixCandidate) -> None:
+            if best.is_new:  # else the end will
+                self._keep_best(best.mix, maker.model(best.mix))
+
+        trail = improve(
+            None, purpose.proposals, maker.make, maker.is_better, maker.budget, keep_new
         )
+        return self._finish(trail, planned)
 
     def _score_on(self, order: Sequence[int], part: str) -> Scorer:
         return Scorer(
@@ -181,11 +184,6 @@ class _Job:
             )
 
     # The best model so far --------------------------------------------------------------------
-
-    def _keep_new(self, best: MixCandidate) -> None:
-        """Write the best model so far; if it is known already, the end will."""
-        if best.is_new:
-            self._keep_best(best.mix, self._maker.model(best.mix))
 
     def _keep_best(self, mix: Mix, made: Made) -> None:
         """Write the best model so far: whatever happens next, it is there."""

@@ -27,6 +27,7 @@ from bitwright.jobs.sensitivity import NodeVariants
 from bitwright.jobs.tuning.costs import UnitCosts, measure_bytes, measure_times
 from bitwright.jobs.tuning.goal import Purpose
 from bitwright.jobs.tuning.latency import middle_sized
+from bitwright.jobs.tuning.request import TuneRequest
 from bitwright.jobs.tuning.units import (
     UnitErrors,
     find_units,
@@ -34,8 +35,6 @@ from bitwright.jobs.tuning.units import (
     open_unit_variants,
 )
 from bitwright.plan import QuantPlan
-from bitwright.run import open_session
-from bitwright.support.engines import LOCAL, Engine
 
 __all__ = ["StaticMixtures", "keep_figures"]
 
@@ -69,14 +68,9 @@ class StaticMixtures:
     journal: Journal
     samples: Callable[[], Sequence[Sample]]
     """Gives the samples that errors are measured on, where they are not known yet."""
-    purpose: Purpose
-    providers: Sequence[str] | None = None
-    report: Callable[[str], None] = lambda line: None
-    engine: Engine = LOCAL
+    request: TuneRequest
     before: StaticMixtures | None = None
     """Another plan whose kernels are the same: its costs hold, and the errors of equal units."""
-    keep_quantized: bool = False
-    """Whether units are to stay quantized where float is as fast, too."""
     _base: Made | None = field(default=None, init=False)
     _errors: UnitErrors | None = field(default=None, init=False)
     _options: list[list[Option]] | None = field(default=None, init=False)
@@ -94,12 +88,12 @@ class StaticMixtures:
             self.make({}).model,
             self.samples(),
             before=None if self.before is None else self.before.units,
-            engine=self.engine,
+            engine=self.request.calibration.engine,
         )
 
     @property
     def _states(self) -> tuple[str, ...]:
-        states = STATES[self.purpose]
+        states = STATES[self.request.goal.purpose]
         if not self.plan.recipe.output_format.pairs:  # integer operators have one form only
             return tuple(state for state in states if state in ("int8", "float"))
         return states
@@ -120,16 +114,13 @@ class StaticMixtures:
         return keep_figures(self.journal, name, UnitErrors, lambda: find_units(self._variants))
 
     def _measure_errors(self) -> UnitErrors:
-        states = ",".join(self._states)
+        before = None if self.before is None else (self.before.plan, self.before.errors)
         return keep_figures(
             self.journal,
-            f"errors/{self.name}/{states}",
+            f"errors/{self.name}/{','.join(self._states)}",
             UnitErrors,
             lambda: measure_errors(
-                self._variants,
-                self._states,
-                before=None if self.before is None else (self.before.plan, self.before.errors),
-                report=self.report,
+                self._variants, self._states, before=before, report=self.request.report
             ),
         )
 
@@ -138,14 +129,16 @@ class StaticMixtures:
         if self.before is not None and self.before.units == self.units:
             return self.before._costs
 
+        purpose = self.request.goal.purpose
+
         def measure() -> UnitCosts:
             model = self.make({}).model
-            if self.purpose == "size":
+            if purpose == "size":
                 return measure_bytes(self.prepared, self.plan, model, self.units)
-            self.report("profiling the float and the quantized model")
+            self.request.report("profiling the float and the quantized model")
             return measure_times(self._variants, self.units, middle_sized(self.samples()))
 
-        return keep_figures(self.journal, f"costs/{self.name}/{self.purpose}", UnitCosts, measure)
+        return keep_figures(self.journal, f"costs/{self.name}/{purpose}", UnitCosts, measure)
 
     @property
     def units(self) -> Sequence[Unit]:
@@ -187,7 +180,7 @@ class StaticMixtures:
         """Return the cost of a state; of two that cost the same, the planned one is cheaper."""
         costs = self._costs.costs
         cost = costs[state][unit]
-        if state == "int8" and self.keep_quantized:
+        if state == "int8" and self.request.goal.keep_quantized:
             cost = min(cost, ELSEWHERE * costs["float"][unit])
         return cost + (state != "int8") * CHANGE_COST * self._whole
 
@@ -203,15 +196,12 @@ class StaticMixtures:
         from weights that each run dequantizes: where any unit that reads it is float, so is it.
         """
         start, rate = self._costs.conversion_start, self._costs.conversion
-        edges = self.errors.edges
-        if not rate:
-            return []
-        times = self._costs.costs
+        planned, in_float = self._costs.costs["int8"], self._costs.costs["float"]
         found = []
-        for maker, reader, elements in edges:
-            unit, lost = self.units[maker], 0.0
-            if unit.op in LINEAR_OPS:
-                lost = max(times["float"][unit.node] - times["int8"][unit.node], 0.0)
+        for maker, reader, elements in self.errors.edges if rate else ():
+            unit = self.units[maker]
+            saved = max(in_float[unit.node] - planned[unit.node], 0.0)
+            lost = saved if unit.op in LINEAR_OPS else 0.0
             found.append(Edge(maker, reader, start + rate * elements, lost))
         return found
 
@@ -234,7 +224,7 @@ class StaticMixtures:
             plan = with_states(prepared, plan, self._changed(states), states)
         if plan.recipe != prepared.recipe:
             # Other types may need another opset, and then the prepared model is another.
-            prepared = open_for_plan(prepared.source, plan, self.providers)
+            prepared = open_for_plan(prepared.source, plan, self.request.providers)
             plan = msgspec.structs.replace(plan, fingerprint=prepared.fingerprint)
         written = open_quantized(prepared, Planned(plan))
         if written.session is None:
@@ -242,7 +232,7 @@ class StaticMixtures:
                 f"models of recipe {plan.recipe.name!r} cannot be run here, and tuning runs them; "
                 "take another recipe."
             )
-        made = Made(written.model, written.plan, self.providers, written.session)
+        made = Made(written.model, written.plan, self.request.providers, written.session)
         if not states:
             self._base = made
         return made
@@ -266,21 +256,19 @@ class StaticMixtures:
 
     def _weights_only(self) -> Runnable:
         model = clone_model(self.prepared.model)
-        constants = find_constants(model, self.plan)
-        for constant in constants.values():
+        for constant in find_constants(model, self.plan).values():
             if constant.role == "weight":
                 rounded = constant.stored(self.plan.parameters(constant.key))
                 value = model.graph.initializers[constant.name]
                 value.const_value = ir.tensor(rounded, name=constant.name)
-        return Runnable(open_session(model, providers=self.providers), model, self.providers)
+        return Runnable.opened(model, self.request.providers)
 
     def _activations_only(self) -> Runnable:
         prepared = self.prepared
         constants = find_constants(prepared.model, self.plan)
         model = with_quantized_activations(prepared.model, self.plan, constants)
         # Between integers, the runtime would round the weights that are float here.
-        session = open_session(model, providers=self.providers, float_weights=True)
-        return Runnable(session, model, self.providers, float_weights=True)
+        return Runnable.opened(model, self.request.providers, float_weights=True)
 
 
 _Figures = TypeVar("_Figures")

@@ -64,16 +64,8 @@ class Plans:
         if request.recipe.mode == "weight-only":
             from bitwright.jobs.tuning.weight_only import WeightOnlyMixtures  # for few recipes
 
-            return WeightOnlyMixtures(
-                request.source,
-                self._plan(stage, before),
-                stage,
-                self._journal,
-                self._choosing,
-                self._samples.calibration(),
-                request.providers,
-                request.report,
-            )
+            plan, data = self._plan(stage, before), self._samples.calibration()
+            return WeightOnlyMixtures(request, plan, stage, self._journal, self._choosing, data)
         same = before if stage == TRIMMED and isinstance(before, StaticMixtures) else None
         if same is not None:  # the ranges of those of most error are looked at
             same.measure_errors()
@@ -86,19 +78,8 @@ class Plans:
     def _static(
         self, name: str, plan: QuantPlan, before: StaticMixtures | None = None
     ) -> StaticMixtures:
-        request = self._request
         return StaticMixtures(
-            self._open_for,
-            plan,
-            name,
-            self._journal,
-            lambda: self._choosing,
-            request.goal.purpose,
-            request.providers,
-            request.report,
-            request.calibration.engine,
-            before,
-            request.goal.keep_quantized,
+            self._open_for, plan, name, self._journal, lambda: self._choosing, self._request, before
         )
 
     def _open_for(self, plan: QuantPlan) -> Prepared:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -25,6 +24,7 @@ from bitwright.jobs.improve.states import Unit
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.qat import open_for_plan
 from bitwright.jobs.tuning.mixtures import CHANGE_COST, keep_figures
+from bitwright.jobs.tuning.request import TuneRequest
 from bitwright.jobs.weight_only.job import write_weight_only
 from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
 from bitwright.jobs.weight_only.mixed_bits import measure_losses
@@ -51,19 +51,17 @@ class _Figures(msgspec.Struct, frozen=True, kw_only=True):
 class WeightOnlyMixtures:
     """The weights of a weight-only plan: in their own bits, in eight, or in float."""
 
-    source: Any
+    request: TuneRequest
     plan: QuantPlan
     name: str
     journal: Journal
     samples: Sequence[Sample]
     calibration: Calibration
-    providers: Sequence[str] | None = None
-    report: Callable[[str], None] = lambda line: None
     _measured: _Figures | None = field(default=None, init=False)
 
     @cached_property
     def _prepared(self) -> Prepared:
-        return open_for_plan(self.source, self.plan, self.providers)
+        return open_for_plan(self.request.source, self.plan, self.request.providers)
 
     @property
     def _figures(self) -> _Figures:
@@ -79,23 +77,20 @@ class WeightOnlyMixtures:
             for weight in planned_weights(model, self.plan)
             if weight.plan.bits < WIDE and self.plan.nodes[weight.plan.nodes[0]].op != "Gather"
         ]
-        self.report(f"measuring what {len(weights)} weights lose")
-        losses = measure_losses(model, weights, self.samples, providers=self.providers)
-        found = [weight for weight in weights if weight.name in losses]
-        readers = {weight.name: weight.plan.nodes for weight in found}
-        units = tuple(
-            Unit(node=nodes[0], op=self.plan.nodes[nodes[0]].op, nodes=nodes)
-            for nodes in readers.values()
-        )
-        first = {weight.name: weight.plan.nodes[0] for weight in found}
-        sizes = {first[w.name]: int(np.prod(w.shape, dtype=np.int64)) for w in found}
+        self.request.report(f"measuring what {len(weights)} weights lose")
+        losses = measure_losses(model, weights, self.samples, providers=self.request.providers)
+        found = {w.plan.nodes[0]: w for w in weights if w.name in losses}
+        sizes = {node: int(np.prod(w.shape, dtype=np.int64)) for node, w in found.items()}
         return _Figures(
-            units=units,
-            bits={first[w.name]: w.plan.bits for w in found},
-            losses={first[w.name]: losses[w.name] for w in found},
+            units=tuple(
+                Unit(node=node, op=self.plan.nodes[node].op, nodes=w.plan.nodes)
+                for node, w in found.items()
+            ),
+            bits={node: w.plan.bits for node, w in found.items()},
+            losses={node: losses[w.name] for node, w in found.items()},
             sizes=sizes,
-            blocks={first[w.name]: -(-sizes[first[w.name]] // w.plan.block_size) for w in found},
-            float_bytes={first[w.name]: _float_bytes(w) for w in found},
+            blocks={node: -(-sizes[node] // w.plan.block_size) for node, w in found.items()},
+            float_bytes={node: _float_bytes(w) for node, w in found.items()},
         )
 
     @property
@@ -162,7 +157,7 @@ class WeightOnlyMixtures:
             if nodes:
                 plan = fall_back(plan, nodes, to)  # type: ignore[arg-type]  # both are words of it
         result = write_weight_only(self._prepared, plan, self.calibration)
-        return Made(result.model, result.plan, self.providers)
+        return Made(result.model, result.plan, self.request.providers)
 
     def probes(self) -> Mapping[str, Callable[[], Runnable]]:
         """Activations are float: there is nothing to tell apart."""

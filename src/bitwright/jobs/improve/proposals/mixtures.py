@@ -19,7 +19,6 @@ from bitwright.jobs.improve.mixtures import (
     MixMaker,
     Mixtures,
     front_of,
-    planned_state,
 )
 
 __all__ = [
@@ -171,16 +170,12 @@ def fastest_units(
     estimates: where the model as a whole does not pay, all of them are float.
     """
     mix = front_of(mixtures)[0]
-    options = mixtures.options
-    planned = sum(each[planned_state(each)].cost for each in options)
+    planned = _choice(Mix(mixtures)).cost
     if mix.states and _choice(mix).cost <= planned - APART * (planned + mixtures.fixed):
         maker.cost(mix)
     else:
         mix = Mix(mixtures)
-    if not pays(mix):
-        states = [[one.state for one in each].index("float") for each in options]
-        mix = Mix.of(mixtures, states)
-    return (yield Attempt(mix))
+    return (yield Attempt(mix if pays(mix) else Mix.in_float(mixtures)))
 
 
 def least_loss(maker: MixMaker, mixtures: Mixtures, most: float) -> Attempts:
@@ -205,14 +200,13 @@ def saving_kept(mixtures: Mixtures, best: MixCandidate | None) -> float:
     choice = best.mix.choice if best is not None and best.passes else None
     if choice is None:
         return 0.0
-    planned = sum(each[planned_state(each)].cost for each in mixtures.options)
-    in_float = sum(one.cost for each in mixtures.options for one in each if one.state == "float")
+    planned, in_float = (_choice(m(mixtures)).cost for m in (Mix, Mix.in_float))
     return (in_float - choice.cost) / (in_float - planned) if in_float > planned else 1.0
 
 
 def least_failed(mixtures: Mixtures, trail: Trail[MixCandidate]) -> float:
     """Return the least error of a model beyond the limit, as a share of that of its plan."""
-    planned = sum(each[planned_state(each)].error for each in mixtures.options)
+    planned = _choice(Mix(mixtures)).error
     failed = [
         _choice(one.mix).error
         for one in trail.candidates
