@@ -26,59 +26,57 @@ def smooth_activations(
     The layout is that of the model: of the given one, and then of the one that is returned.
     """
     quantized = {name for name, node in layout.nodes.items() if node.action == "quantize"}
-    equalize, factors = prepared.recipe.equalize, dict[str, Smoothing]()
-    if equalize is not None and equalize.absorb_biases:
-        prepared, factors = _absorb_biases(prepared, quantized, calibration)
-    if prepared.recipe.smooth is not None:
-        prepared, smoothed = _smooth(prepared, quantized, calibration)
-        factors = factors | smoothed
+    recipe, factors = prepared.recipe, dict[str, Smoothing]()
+    for asked, find in (
+        (recipe.equalize is not None and recipe.equalize.absorb_biases, _absorb_biases),
+        (recipe.smooth is not None, _smooth),
+    ):
+        if asked:
+            found, note = find(prepared, quantized, calibration)
+            prepared = apply_factors(prepared, found)
+            notes = [note] if note and not found else []
+            prepared = replace(prepared, notes=(*prepared.notes, *notes))
+            factors |= found
     if factors:
-        layout = lay_out(prepared.model, prepared.recipe, keep_float=prepared.keep_float)
+        layout = lay_out(prepared.model, recipe, keep_float=prepared.keep_float)
     return prepared, layout, factors
 
 
 def _absorb_biases(
     prepared: Prepared, quantized: set[str], calibration: Calibration
-) -> tuple[Prepared, dict[str, Smoothing]]:
-    """Let layers absorb what the channels before them always have above zero."""
-    from bitwright.equalize.absorption import (  # few recipes ask for it
-        absorption_for,
-        find_absorption_points,
-    )
+) -> tuple[dict[str, Smoothing], str]:
+    """Return what layers absorb: what the channels before them always have above zero."""
+    from bitwright.equalize.absorption import absorption_for, find_absorption_points
 
     points = find_absorption_points(prepared.model, quantized)
     axes = {tensor: point.axis for tensor, point in points.items()}
-    absorbed: dict[str, Smoothing] = {}
+    found = {}
     if points:
         seen = observe_tensors(
             prepared, list(points), calibration, detail="extremes", per_channel=axes
         )
-        absorbed = absorption_for(points, seen.sketches)
-    if not absorbed:
-        note = "found no biases to absorb: no channel before a rectifier is always above zero"
-        return replace(prepared, notes=(*prepared.notes, note)), {}
-    return apply_factors(prepared, absorbed), absorbed
+        found = absorption_for(points, seen.sketches)
+    return found, "found no biases to absorb: no channel before a rectifier is always above zero"
 
 
 def _smooth(
     prepared: Prepared, quantized: set[str], calibration: Calibration
-) -> tuple[Prepared, dict[str, Smoothing]]:
-    """Divide what products read, and shift it where that is asked for."""
-    from bitwright.equalize.smoothquant import (  # few recipes ask for it
-        find_smoothing_points,
-        smoothing_for,
-    )
+) -> tuple[dict[str, Smoothing], str]:
+    """Return what divides what products read, and shifts it where that is asked for."""
+    from bitwright.equalize.smoothquant import find_smoothing_points, smoothing_for
 
     points = find_smoothing_points(prepared.model, quantized)
-    if not points:
-        note = "found nothing to smooth: no quantized product of a constant weight"
-        return replace(prepared, notes=(*prepared.notes, note)), {}
     axes = dict.fromkeys(points, -1)
-    seen = observe_tensors(
-        prepared, list(points), calibration, detail="extremes", per_channel=axes, means=axes
-    )
-    factors = smoothing_for(prepared.model, points, seen.sketches, prepared.recipe)
-    return apply_factors(prepared, factors), factors
+    found = {}
+    if points:
+        seen = observe_tensors(
+            prepared, list(points), calibration, detail="extremes", per_channel=axes, means=axes
+        )
+        found = smoothing_for(prepared.model, points, seen.sketches, prepared.recipe)
+    return found, "" if points else _NOTHING_TO_SMOOTH
+
+
+_NOTHING_TO_SMOOTH = "found nothing to smooth: no quantized product of a constant weight"
 
 
 def apply_factors(prepared: Prepared, factors: Mapping[str, Smoothing]) -> Prepared:

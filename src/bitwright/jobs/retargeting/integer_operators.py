@@ -76,17 +76,15 @@ def _expand(node: ir.Node, names: NameScope) -> tuple[ir.Value, _Parameters] | N
     inputs: list[ir.Value | None]
     if row.computes == "Concat":
         places = range(2, len(node.inputs), 3)
-        inputs = [_dequantize(node, place, place + 1, place + 2, names) for place in places]
+        inputs = [_dequantize(node, (at, at + 1, at + 2), names) for at in places]
     elif row.computes == "Where":
-        both = [_dequantize(node, place, place + 1, place + 2, names) for place in (1, 4)]
-        inputs = [node.inputs[0], *both]
+        inputs = [node.inputs[0], *(_dequantize(node, (p, p + 1, p + 2), names) for p in (1, 4))]
     else:
-        inputs = [_dequantize(node, 0, 1, 2, names)]
+        inputs = [_dequantize(node, (0, 1, 2), names)]
         if row.weight is not None and row.weight[1] is not None:
             stored = stored_weight(node)
             axis = None if stored is None else stored.parameters.axis
-            index, scale, zero = row.weight
-            inputs.append(_dequantize(node, index, scale, zero, names, axis))
+            inputs.append(_dequantize(node, row.weight, names, axis))
         if row.bias is not None and input_at(node, row.bias) is not None:
             inputs.append(_bias(node, row.bias, names))
     attributes = [a for a in node.attributes.values() if a.name not in _OWN_ATTRIBUTES]
@@ -133,23 +131,14 @@ def _expand_sum(node: ir.Node, source: _Parameters, names: NameScope) -> list[ir
             "no form with Q/DQ pairs; quantize the float model again."
         )
     quotient = np.asarray(products[0].reshape(-1) / scale.reshape(-1), np.float32)
-    several = quotient.size > 1
-    quotient = quotient if several else quotient.reshape(())
+    quotient = quotient if quotient.size > 1 else quotient.reshape(())
     read, stored, zero_point = (input_at(node, place) for place in (0, 1, 3))
     assert read is not None and stored is not None
     factor = add_initializer(graph_of(node.outputs[0]), names, f"{stored.name}_scale", quotient)
-    floats = []
-    for value, more, axis in (
-        (read, source.inputs, None),
-        (stored, [factor, *([] if zero_point is None else [zero_point])], weight.ndim - 1),
-    ):
-        made = ir.Value(name=names.fresh(f"{value.name}_float"), shape=value.shape)
-        made.type = ir.TensorType(ir.DataType.FLOAT)
-        label = names.fresh(f"{value.name}_DequantizeLinear")
-        attributes = {"axis": axis} if axis is not None and several else None
-        floats.append(
-            insert_before(node, "DequantizeLinear", [value, *more], made, label, attributes)
-        )
+    floats = [
+        _floats_of(node, read, source, names),
+        _floats_of(node, stored, _Parameters(factor, zero_point), names, weight.ndim - 1),
+    ]
     old = scaling.outputs[0]
     result = ir.Value(name=names.fresh(f"{old.name}_float"), type=old.type, shape=old.shape)
     insert_before(node, "MatMul", floats, result, names.fresh(f"{name_of(node)}_float"))
@@ -163,10 +152,8 @@ def _surround(
     """Let an operator that moves integers move floats, between pairs of one scale."""
     source, old = node.inputs[0], node.outputs[0]
     assert source is not None and node.graph is not None
-    read = ir.Value(name=names.fresh(f"{source.name}_float"))
-    read.type, read.shape = ir.TensorType(ir.DataType.FLOAT), source.shape
     label = names.fresh(f"{name_of(node)}_DequantizeLinear")
-    insert_before(node, "DequantizeLinear", [source, *parameters.inputs], read, label)
+    read = _floats_of(node, source, parameters, names, label=label)
     node.replace_input_with(0, read)
     quantized = ir.Value(name=names.fresh(f"{old.name}_pair"), type=old.type, shape=old.shape)
     _take_place(old, quantized)
@@ -189,26 +176,36 @@ def _take_place(old: ir.Value, new: ir.Value) -> None:
     new.name = label
 
 
+def _floats_of(
+    node: ir.Node,
+    source: ir.Value,
+    parameters: _Parameters,
+    names: NameScope,
+    axis: int | None = None,
+    *,
+    label: str = "",
+) -> ir.Value:
+    """Dequantize a value before a node; `axis` counts where there are several scales."""
+    made = ir.Value(name=names.fresh(f"{source.name}_float"), shape=source.shape)
+    made.type = ir.TensorType(ir.DataType.FLOAT)
+    scale = constant_of(parameters.scale)
+    several = scale is not None and scale.size > 1 and axis is not None
+    label = label or names.fresh(f"{source.name}_DequantizeLinear")
+    attributes = {"axis": axis} if several else None
+    inputs = [source, *parameters.inputs]
+    return insert_before(node, "DequantizeLinear", inputs, made, label, attributes)
+
+
 def _dequantize(
     node: ir.Node,
-    index: int,
-    scale: int | None,
-    zero: int,
+    places: tuple[int, int | None, int],
     names: NameScope,
     axis: int | None = None,
 ) -> ir.Value:
-    source = input_at(node, index)
-    factor = None if scale is None else input_at(node, scale)
+    """Dequantize what a node reads at a place, by the scale and zero point at the others."""
+    source, factor, zero_point = (None if at is None else input_at(node, at) for at in places)
     assert source is not None and factor is not None
-    made = ir.Value(name=names.fresh(f"{source.name}_float"), shape=source.shape)
-    made.type = ir.TensorType(ir.DataType.FLOAT)
-    zero_point = input_at(node, zero)
-    inputs = [source, factor, *([] if zero_point is None else [zero_point])]
-    constant = constant_of(factor)
-    several = constant is not None and constant.size > 1 and axis is not None
-    attributes = {"axis": axis} if several else None
-    label = names.fresh(f"{source.name}_DequantizeLinear")
-    return insert_before(node, "DequantizeLinear", inputs, made, label, attributes)
+    return _floats_of(node, source, _Parameters(factor, zero_point), names, axis)
 
 
 def _bias(node: ir.Node, index: int, names: NameScope) -> ir.Value:
@@ -220,10 +217,5 @@ def _bias(node: ir.Node, index: int, names: NameScope) -> ir.Value:
         raise ModelError(f"the scales of {name_of(node)!r} are computed at run time.")
     product = np.asarray(scales[0].reshape(-1) * scales[1].reshape(-1), np.float32)
     product = product.reshape(()) if product.size == 1 else product
-    graph = graph_of(node.outputs[0])
-    factor = add_initializer(graph, names, f"{bias.name}_scale", product)
-    made = ir.Value(name=names.fresh(f"{bias.name}_float"), shape=bias.shape)
-    made.type = ir.TensorType(ir.DataType.FLOAT)
-    label = names.fresh(f"{bias.name}_DequantizeLinear")
-    attributes = {"axis": 0} if product.ndim else None
-    return insert_before(node, "DequantizeLinear", [bias, factor], made, label, attributes)
+    factor = add_initializer(graph_of(node.outputs[0]), names, f"{bias.name}_scale", product)
+    return _floats_of(node, bias, _Parameters(factor, None), names, 0)

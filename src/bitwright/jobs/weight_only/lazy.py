@@ -56,7 +56,7 @@ def _lazy(
     assert isinstance(method, Nearest)
 
     def load() -> QuantizedBlocks:
-        blocks = round_weight(weight, None, options, xp)
+        blocks = round_weight(weight, options, xp)
         report(weight.name)
         return blocks
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -28,10 +27,7 @@ from bitwright.rounding.refinement import refine
 from bitwright.run import LayerwiseRun
 
 __all__ = [
-    "ROUNDINGS",
     "InputMoments",
-    "Task",
-    "WeightTask",
     "is_factored_once",
     "make_tasks",
     "round_group",
@@ -115,25 +111,27 @@ def _belong_together(array: Any, wanted: Any, xp: Arrays) -> bool:
     return bool(((theirs - ours) ** 2).sum() < 0.5 * (ours**2).sum())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Task:
-    """One weight [K, N] to round."""
+class WeightTask(NamedTuple):
+    """A weight [K, N] to round by its plan, and the moments of what it is multiplied with."""
 
+    name: str
     weight: Any
-    """An array of numpy or of `xp`."""
+    """An array of numpy, or of what computes."""
+    plan: WeightPlan
     format: BlockFormat
     inputs: InputMoments | None
     """None where the layer's inputs were not observed."""
-    awq_clip: bool = False
-    """Whether AWQ chooses the range of each block."""
-    xp: Arrays = field(default=NUMPY)
+
+    def awq_grid(self, xp: Arrays) -> Any:
+        """Return the range of each block as AWQ chooses it."""
+        assert self.inputs is not None
+        return awq_clip(self.weight, self.inputs.matrix, self.format, xp=xp)
 
 
-def _round_to_nearest(task: Task, method: Nearest) -> QuantizedBlocks:
-    if task.inputs is not None and (task.awq_clip or method.clip):
-        grid = awq_clip(task.weight, task.inputs.matrix, task.format, xp=task.xp)
-        return round_to_codes(task.weight, grid, task.format, xp=task.xp)
-    return quantize_in_blocks(task.weight, task.format, shrinks=shrinks_of(method), xp=task.xp)
+def _round_nearest(task: WeightTask, method: Nearest, clips: bool, xp: Arrays) -> QuantizedBlocks:
+    if task.inputs is not None and (clips or method.clip):
+        return round_to_codes(task.weight, task.awq_grid(xp), task.format, xp=xp)
+    return quantize_in_blocks(task.weight, task.format, shrinks=shrinks_of(method), xp=xp)
 
 
 def shrinks_of(method: Nearest) -> Sequence[float]:
@@ -141,40 +139,28 @@ def shrinks_of(method: Nearest) -> Sequence[float]:
     return SHRINKS if method.clip else (method.shrink,)
 
 
-def _round_by_gptq(task: Task, method: GPTQ) -> QuantizedBlocks:
+def _round_by_gptq(task: WeightTask, method: GPTQ, clips: bool, xp: Arrays) -> QuantizedBlocks:
     assert task.inputs is not None
-    grid = None
-    if task.awq_clip:
-        grid = awq_clip(task.weight, task.inputs.matrix, task.format, xp=task.xp)
     return gptq(
         task.weight,
         task.inputs.factor(method),
         task.format,
-        grid=grid,
+        grid=task.awq_grid(xp) if clips else None,
         shrinks=SHRINKS if method.clip else (1.0,),
         per_column=method.per_column,
     )
 
 
-def _round_by_hqq(task: Task, method: HQQ) -> QuantizedBlocks:
-    return hqq(task.weight, task.format, float_zero_points=method.float_zero_points, xp=task.xp)
+def _round_by_hqq(task: WeightTask, method: HQQ, clips: bool, xp: Arrays) -> QuantizedBlocks:
+    return hqq(task.weight, task.format, float_zero_points=method.float_zero_points, xp=xp)
 
 
-ROUNDINGS: dict[type, Callable[[Task, Any], QuantizedBlocks]] = {
-    Nearest: _round_to_nearest,
+ROUNDINGS: dict[type, Callable[[WeightTask, Any, bool, Arrays], QuantizedBlocks]] = {
+    Nearest: _round_nearest,
     GPTQ: _round_by_gptq,
     HQQ: _round_by_hqq,
 }
-
-
-class WeightTask(NamedTuple):
-    """A weight [K, N] to round by its plan, and the moments of what it is multiplied with."""
-
-    name: str
-    matrix: Any
-    plan: WeightPlan
-    format: BlockFormat
-    inputs: InputMoments | None
+"""Each of a task, its method, whether AWQ chooses the range of each block, and what computes."""
 
 
 def make_tasks(
@@ -187,10 +173,7 @@ def make_tasks(
 
 def task_rounder(options: WeightOnly) -> Callable[[WeightTask], tuple[str, QuantizedBlocks]]:
     """Return what rounds weights with numpy, wherever it runs."""
-    return lambda task: (
-        task.name,
-        _round(task.matrix, task.plan, task.format, task.inputs, options, NUMPY),
-    )
+    return lambda task: (task.name, _round(task, options, NUMPY))
 
 
 def round_group(
@@ -205,42 +188,36 @@ def round_group(
     method = first.plan.rounding
     shares_scales = isinstance(method, GPTQ) and not method.per_column
     if xp is NUMPY or not inputs.seen or len(kinds) > 1 or shares_scales:
-        for weight in weights:
-            yield weight.name, round_weight(weight, inputs, options, xp)
+        for task in make_tasks(weights, inputs):
+            yield task.name, _round(task, options, xp)
         return
     whole = xp.concatenate([weight.read_on(xp) for weight in weights], 1)
-    blocks, start = _round(whole, first.plan, first.format(), inputs, options, xp), 0
+    task, start = WeightTask("", whole, first.plan, first.format(), inputs), 0
+    blocks = _round(task, options, xp)
     for weight in weights:
         stop = start + weight.shape[1]
         yield weight.name, blocks.columns(start, stop)
         start = stop
 
 
-def round_weight(
-    planned: PlannedWeight, inputs: InputMoments | None, options: WeightOnly, xp: Arrays
-) -> QuantizedBlocks:
-    """Return one weight rounded as its plan says, and refined where the recipe asks for it."""
-    return _round(planned.read(), planned.plan, planned.format(), inputs, options, xp)
+def round_weight(weight: PlannedWeight, options: WeightOnly, xp: Arrays) -> QuantizedBlocks:
+    """Return one weight rounded as its plan says, without a look at data."""
+    [task] = make_tasks([weight], None)
+    return _round(task, options, xp)
 
 
-def _round(
-    weight: Any,
-    plan: WeightPlan,
-    form: BlockFormat,
-    inputs: InputMoments | None,
-    options: WeightOnly,
-    xp: Arrays,
-) -> QuantizedBlocks:
-    """Return an array of numpy or `xp` rounded as the weight of a plan."""
-    method = plan.rounding
+def _round(task: WeightTask, options: WeightOnly, xp: Arrays) -> QuantizedBlocks:
+    """Return a weight rounded as its plan says, and refined where the recipe asks for it."""
+    method, inputs, plan = task.plan.rounding, task.inputs, task.plan
     if inputs is None or not inputs.seen:
         inputs, method = None, without_data(method)
+    weight = task.weight
     if inputs is not None and inputs.cross is not None:
         strength = options.error_propagation
         weight = propagate_error(weight, inputs.matrix, inputs.cross, strength=strength, xp=xp)
     clips = options.awq is not None and options.awq.clip and plan.awq
-    task = Task(weight, form, inputs, clips, xp)
-    blocks = ROUNDINGS[type(method)](task, method)
+    task = task._replace(weight=weight, inputs=inputs)
+    blocks = ROUNDINGS[type(method)](task, method, clips, xp)
     # With 8 bits, what is left to gain is a 256th of what it is with 4.
     if options.refine and inputs is not None and plan.bits < 8:
         damping = method.damping if isinstance(method, GPTQ) else GPTQ().damping

@@ -144,7 +144,7 @@ class _Rounding:
             yield from self.workers.map(make_tasks(unseen, None))
         else:
             for weight in unseen:
-                yield weight.name, round_weight(weight, None, self._options, self._xp)
+                yield weight.name, round_weight(weight, self._options, self._xp)
         if groups:
             yield from self._by_inputs(groups)
 
