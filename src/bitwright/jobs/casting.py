@@ -104,11 +104,10 @@ def _run_beside_float(
     types = {value.name: value.dtype for value in written.model.graph.inputs}
 
     def run_narrow(feeds: Mapping[str, Any]) -> dict[str, Any]:
-        given = {}
-        for name, array in feeds.items():
-            wanted = types.get(name)
-            half = wanted is not None and wanted.is_floating_point()
-            given[name] = np.asarray(array).astype(wanted.numpy()) if half and wanted else array
+        given = {
+            name: np.asarray(array, None if (kind := types.get(name)) is None else kind.numpy())
+            for name, array in feeds.items()
+        }
         found = run_session(written.session, given)
         return {
             name: array.astype(np.float32) if array.dtype == np.float16 else array

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from support.language_models import make_block
-from support.models import build, make_mlp, make_samples, node
+from support.models import BOOL, build, info, make_mlp, make_samples, node
 from support.target_models import MODELS, fix_batch
 
 import bitwright
@@ -189,3 +189,32 @@ def test_low_bit_weights_get_blocks_of_the_size_that_is_asked_for(asked, found):
     result = bitwright.retarget(make_block(), "cpu-any", plan=plan, **sized)
     products = (one for one in result.model.graph if one.op_type == "MatMulNBits")
     assert {one.attributes.get_int("block_size", 0) for one in products} == found
+
+
+def test_a_choice_between_integers_is_one_between_floats():
+    """Of both sides, each with a scale and zero point of its own."""
+    sides = ["c", "x", "xs", "xz", "y", "ys", "yz", "zs", "zz"]
+    steps = [
+        node("QuantizeLinear", ["a", "xs", "xz"], ["x"], name="qx"),
+        node("QuantizeLinear", ["b", "ys", "yz"], ["y"], name="qy"),
+        node("QLinearWhere", sides, ["z"], name="choice", domain="com.microsoft"),
+        node("DequantizeLinear", ["z", "zs", "zz"], ["out"], name="dz"),
+    ]
+    given = {"x": (0.1, 3), "y": (0.02, 128), "z": (0.05, 100)}
+    constants = {f"{name}s": np.float32(scale) for name, (scale, _) in given.items()}
+    constants |= {f"{name}z": np.uint8(zero) for name, (_, zero) in given.items()}
+    inputs = [info("c", [8], BOOL), info("a", [8]), info("b", [8])]
+    model = build(steps, inputs, {"out": [8]}, constants, domains=["com.microsoft"])
+    sample = {
+        "c": np.arange(8) % 2 == 0,
+        "a": np.linspace(0, 4, 8, dtype=np.float32),
+        "b": np.linspace(-2, 2, 8, dtype=np.float32),
+    }
+    expanded = ir.from_proto(model)
+    assert expand_integer_operators(expanded) == 1
+    assert "Where" in {n.op_type for n in expanded.graph}
+    runs = (
+        onnxruntime.InferenceSession(one.SerializeToString()).run(None, sample)[0]
+        for one in (model, ir.to_proto(expanded))
+    )
+    np.testing.assert_array_equal(*runs)
