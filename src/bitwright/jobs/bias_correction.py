@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -45,7 +46,7 @@ from bitwright.rounding.output_correction import OutputMoments, by_channel, squa
 from bitwright.run import LayerwiseRun, Spool, open_path, run_side_by_side
 from bitwright.support.wording import counted
 
-__all__ = ["MAX_PLACES", "MIN_SAMPLES", "SAMPLES", "TEST_SAMPLES", "correct_biases"]
+__all__ = ["correct_biases"]
 
 SAMPLES = 256
 """How many samples layers are compared on, one after the other: means converge long before."""
@@ -126,8 +127,7 @@ def _with_gains(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Test:
+class _Test(NamedTuple):
     """The squared error behind a layer on holdout samples, without its correction and with it."""
 
     before: float
@@ -139,21 +139,11 @@ class _Test:
         return 10 * float(np.log10(self.before / max(self.after, 1e-12 * self.before)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(NamedTuple):
     """What corrects each channel of an output y: gain y + shift."""
 
     shift: F64
     gain: F64 | None = None
-
-    @classmethod
-    def shifted(cls, seen: OutputMoments) -> _Line:
-        return cls(seen.shift())
-
-    @classmethod
-    def scaled(cls, seen: OutputMoments) -> _Line:
-        gain, shift = seen.gain_and_shift()
-        return cls(shift, gain)
 
     def apply(self, given: Array, axis: int) -> Array:
         wide = given.astype(np.float64)
@@ -163,9 +153,17 @@ class _Line:
         return np.asarray(shifted, given.dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class _Outputs:
-    """What one layer gives in both models: even samples are one half, odd ones the other."""
+def _shifted(seen: OutputMoments) -> _Line:
+    return _Line(seen.shift())
+
+
+def _scaled(seen: OutputMoments) -> _Line:
+    gain, shift = seen.gain_and_shift()
+    return _Line(shift, gain)
+
+
+class _Outputs(NamedTuple):
+    """What one layer gives in both models, pair by pair: even ones are one half, odd the other."""
 
     rows: Spool
     """Wanted: behind the activation function, in float. Given: before it, quantized."""
@@ -230,9 +228,9 @@ class _Correction:
                 self._skipped[node] = "its input is read along two axes"
             else:
                 layers[node] = layer
-        if not layers:
-            return {}
         shifts: Shifts = {}
+        if not layers:
+            return shifts
         samples = self._samples(TEST_SAMPLES)
         with LayerwiseRun(self._model, list(layers), samples, providers=self._providers) as run:
             for inputs in run:
@@ -245,8 +243,7 @@ class _Correction:
                     for mean in self._means_of_halves(inputs.values(source), layer.input_axis)
                 ]
                 given = self._outputs(self._model, layer, inputs, {weight: ir.tensor(stored)})
-                with Spool() as rows:
-                    outputs = self._keep(rows, layer, inputs, given, {})
+                with self._keep(layer, inputs, given, {}) as outputs:
                     test = outputs.test(halves)
                 if self._accepts(test, layer):
                     shift = -mean_error(layer, difference, means[source])
@@ -294,15 +291,13 @@ class _Correction:
             for floats, quantized in layers:
                 layer = by_node[floats.node]
                 given = self._outputs(quantized_model, layer, quantized, quantized.weights)
-                with Spool() as rows:
-                    outputs = self._keep(rows, layer, floats, given, quantized.weights)
+                with self._keep(layer, floats, given, quantized.weights) as outputs:
                     halves = outputs.fit_halves()
-                    test = outputs.test([_Line.shifted(half) for half in halves])
-                    best = _Line.shifted
+                    test, best = outputs.test([_shifted(half) for half in halves]), _shifted
                     if self._takes_gain(layer, halves[0].errors.size):
-                        other = outputs.test([_Line.scaled(half) for half in halves])
+                        other = outputs.test([_scaled(half) for half in halves])
                         if other.after < test.after:
-                            test, best = other, _Line.scaled
+                            test, best = other, _scaled
                 if not self._accepts(test, layer):
                     continue
                 line, bias = best(halves[0] | halves[1]), layer.bias.name or ""
@@ -343,14 +338,6 @@ class _Correction:
         run = self._open(model, layer, source, result, weights)
         return map(run, inputs.values(source))
 
-    def _function(self, layer: BiasedLayer, weights: Weights) -> Function:
-        """Return the activation function behind a layer, with the Add of its bias if that is it."""
-        result = layer.node.outputs[0]
-        end = function_behind(result)
-        if end is result:
-            return lambda array: array
-        return self._open(self._model, layer, result.name or "", end.name or "", weights)
-
     def _open(
         self, model: ir.Model, layer: BiasedLayer, source: str, result: str, weights: Weights
     ) -> Function:
@@ -359,28 +346,34 @@ class _Correction:
             model, source, result, weights, assumed_type=given, providers=self._providers
         )
 
+    @contextmanager
     def _keep(
-        self,
-        rows: Spool,
-        layer: BiasedLayer,
-        floats: LayerwiseRun,
-        given: Iterable[Array],
-        weights: Weights,
-    ) -> _Outputs:
+        self, layer: BiasedLayer, floats: LayerwiseRun, given: Iterable[Array], weights: Weights
+    ) -> Iterator[_Outputs]:
         """Keep what a layer gives in both models, one unit after the other.
 
         Samples of which a router sends other rows to a layer once it is quantized say nothing.
         """
-        function = self._function(layer, {})
-        for one, other in zip(self._outputs(self._model, layer, floats, {}), given, strict=True):
-            if one.shape != other.shape:
-                continue
-            thin = _thinning(one.shape, layer.output_axis)
-            for unit in self._units(one[thin]):
-                rows.append("wanted", function(unit))
-            for unit in self._units(other[thin]):
-                rows.append("given", unit)
-        return _Outputs(rows, self._function(layer, weights), layer.output_axis)
+        result, axis = layer.node.outputs[0], layer.output_axis
+        end = function_behind(result)
+        wanted_by: Function = lambda array: array  # noqa: E731
+        given_by = wanted_by
+        if end is not result:  # an activation function, with the Add of its bias if that is it
+            names = result.name or "", end.name or ""
+            wanted_by, given_by = (
+                self._open(self._model, layer, *names, put_in) for put_in in ({}, weights)
+            )
+        with Spool() as rows:
+            wanted = self._outputs(self._model, layer, floats, {})
+            for one, other in zip(wanted, given, strict=True):
+                if one.shape != other.shape:
+                    continue
+                thin = _thinning(one.shape, axis)
+                for unit in self._units(one[thin]):
+                    rows.append("wanted", wanted_by(unit))
+                for unit in self._units(other[thin]):
+                    rows.append("given", unit)
+            yield _Outputs(rows, given_by, axis)
 
     def _units(self, array: Array) -> Iterator[Array]:
         """Yield a sample, or the samples of a batch."""
