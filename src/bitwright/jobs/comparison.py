@@ -17,7 +17,7 @@ from bitwright.data.references import SampleReferences
 from bitwright.decide.ranges.known import saturation_points
 from bitwright.errors import BitwrightError, DataError
 from bitwright.jobs.calibration import GIVE_DATA, Calibration, DataOptions
-from bitwright.jobs.opening import open_model
+from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.output import TRAINED
 from bitwright.jobs.qat import open_for_plan
 from bitwright.plan import QuantPlan
@@ -26,7 +26,7 @@ from bitwright.support.engines import LOCAL, Engine, open_engine
 from bitwright.support.logs import logged
 from bitwright.support.progress import Progress, show_progress
 
-__all__ = ["FloatSide", "Measuring", "compare_pair", "compare_with", "open_float_side", "recipe_of"]
+__all__ = ["Measuring", "compare_pair", "compare_with", "open_float_side", "recipe_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,21 +94,6 @@ class Measuring(DataOptions):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FloatSide:
-    """The float model as it was when it was quantized."""
-
-    model: ir.Model
-    """What tensors are compared with: their names, shapes and sizes are the quantized model's."""
-    reference: ir.Model
-    """What outputs are compared with: the same before it was made to simulate hardware."""
-
-    @property
-    def exact(self) -> ir.Model | None:
-        """The reference, where it is another model."""
-        return None if self.reference is self.model else self.reference
-
-
 def compare_pair(
     float_model: Any, quantized_model: Any, plan: QuantPlan | None, measuring: Measuring
 ) -> Comparison:
@@ -122,7 +107,7 @@ def compare_pair(
 
 @logged("compare models")
 def compare_with(
-    side: FloatSide,
+    side: Prepared,
     quantized: ir.Model,
     samples: Samples | SampleReferences | Sequence[Sample],
     plan: QuantPlan | None,
@@ -142,7 +127,7 @@ def compare_with(
             open_units(side.model, quantized),
             read(),
             measuring.pair_run,
-            exact=side.exact,
+            exact=side.before_simulation,
             plan=plan,
             saturation_of=saturation_points,
             on_progress=report,
@@ -153,7 +138,7 @@ def compare_with(
 
 def open_float_side(
     source: Any, quantized: ir.Model, plan: QuantPlan | None, measuring: Measuring
-) -> FloatSide:
+) -> Prepared:
     """Prepare a float model as the quantized one was, so that both have the same tensors.
 
     With batch norms folded, nodes rewritten and channels equalized, names, shapes and numbers are
@@ -162,13 +147,10 @@ def open_float_side(
     """
     recipe = None if TRAINED in quantized.metadata_props else recipe_of(quantized)
     if plan is not None:
-        prepared = open_for_plan(source, plan, measuring.providers)
-    elif recipe is not None:
-        prepared = open_model(source, recipe, measuring.providers)
-    else:
-        plain = graph.load_model(source)
-        return FloatSide(plain, plain)
-    return FloatSide(prepared.model, prepared.reference)
+        return open_for_plan(source, plan, measuring.providers)
+    if recipe is not None:
+        return open_model(source, recipe, measuring.providers)
+    return Prepared(model=graph.load_model(source), recipe=Recipe(), source=source, float_size=0)
 
 
 def recipe_of(model: ir.Model) -> Recipe | None:

@@ -9,7 +9,6 @@ from bitwright.decide.left_float import leave_float
 from bitwright.decide.validation import check_plan
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import ON_CPU, Compute
-from bitwright.jobs.dynamic import make_dynamic_plan, quantize_dynamic
 from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.result import Result
 from bitwright.jobs.static import apply_static, make_static_plan, quantize_static
@@ -43,7 +42,7 @@ def _cast() -> Mode:
 
 MODES: dict[str, Callable[[], Mode]] = {
     "static": lambda: Mode(quantize_static, make_static_plan, apply_static),
-    "dynamic": lambda: Mode(quantize_dynamic, make_dynamic_plan, apply_static),
+    "dynamic": lambda: Mode(quantize_static, make_static_plan, apply_static),
     "weight-only": _weight_only,
     "cast": _cast,
 }
@@ -53,7 +52,7 @@ def mode_of(recipe: Recipe) -> Mode:
     """Return how a recipe is carried out.
 
     >>> mode_of(Recipe(mode="dynamic")).quantize.__name__
-    'quantize_dynamic'
+    'quantize_static'
     """
     return MODES[recipe.mode]()
 

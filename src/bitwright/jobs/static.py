@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from bitwright._version import TOOL
+from bitwright.decide.layout.dynamic import lay_out_dynamic
 from bitwright.decide.layout.entries import Layout
 from bitwright.decide.layout.static import lay_out
 from bitwright.decide.planner import decide
@@ -58,7 +59,7 @@ class Decided:
 def quantize_static(
     prepared: Prepared, calibration: Calibration, compute: Compute = ON_CPU
 ) -> Result:
-    """Quantize weights and activations, whose ranges calibration data gives.
+    """Quantize weights and activations; calibration data gives ranges, or in dynamic mode each run.
 
     The model was opened before: loaded, prepared, and its weights equalized.
     """
@@ -74,7 +75,10 @@ def quantize_static(
 
 def plan_static(prepared: Prepared, calibration: Calibration) -> Decided:
     """Decide everything about a prepared model."""
-    layout = lay_out(prepared.model, prepared.recipe, keep_float=prepared.keep_float)  # decide
+    if prepared.recipe.mode == "dynamic":  # each run measures its own activations
+        layout = lay_out_dynamic(prepared.model, prepared.recipe)
+    else:
+        layout = lay_out(prepared.model, prepared.recipe, keep_float=prepared.keep_float)
     prepared, layout, smoothing = smooth_activations(prepared, layout, calibration)  # equalize
     calibrated = calibrate(prepared, layout, calibration)  # observe
     plan = decide_layout(prepared, layout, calibrated)  # decide
