@@ -55,7 +55,6 @@ __all__ = [
     "NO_SAMPLES",
     "Calibrated",
     "Calibration",
-    "DataOptions",
     "Evaluation",
     "calibrate",
     "channel_axes",
@@ -66,6 +65,7 @@ __all__ = [
     "measured_samples",
     "observe_everything",
     "observe_tensors",
+    "random_data_notes",
     "require_data",
     "take_samples",
     "unseen_samples",
@@ -82,9 +82,12 @@ EVALUATION_SAMPLES = 8
 """How many samples a result is measured on where none are needed to calibrate."""
 
 
+Observe = Callable[[Prepared, Layout, "Calibration"], "Calibrated"]
+
+
 @dataclass(frozen=True, slots=True)
-class DataOptions:
-    """The data that models run on, and how to read it."""
+class Calibration:
+    """The data that ranges are observed on, how to read it, and what is kept of it."""
 
     data: Any = None
     limit: int | None = None
@@ -92,15 +95,6 @@ class DataOptions:
     _: KW_ONLY
     memory_budget: int = MEMORY_BUDGET
     progress: Progress = True
-
-
-Observe = Callable[[Prepared, Layout, "Calibration"], "Calibrated"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration(DataOptions):
-    """The data that ranges are observed on, and what is kept of it."""
-
     holdout: bool = True
     """Keep some samples out of calibration, to measure the result on."""
     sketches: str | Path | Mapping[str, TensorSketch] | Observe | None = None
@@ -342,6 +336,13 @@ def require_data(recipe: Recipe, calibration: Calibration) -> None:
             f"recipe {recipe.name!r} quantizes activations and needs calibration data",
             **GIVE_DATA,
         )
+
+
+def random_data_notes(random: bool) -> tuple[str, ...]:
+    """Return what a plan notes where its data was random numbers."""
+    if not random:
+        return ()
+    return ("calibrated on random data: the model shows that it runs, not how accurate it can be",)
 
 
 def _given_sketches(layout: Layout, sketches: Mapping[str, TensorSketch]) -> Calibrated:

@@ -16,13 +16,13 @@ from bitwright.data import Sample, Samples, Transform, read_sample
 from bitwright.data.references import SampleReferences
 from bitwright.decide.ranges.known import saturation_points
 from bitwright.errors import BitwrightError, DataError
-from bitwright.jobs.calibration import GIVE_DATA, Calibration, DataOptions
+from bitwright.jobs.calibration import GIVE_DATA, Calibration
 from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.output import TRAINED
 from bitwright.jobs.qat import open_for_plan
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
-from bitwright.support.engines import LOCAL, Engine, open_engine
+from bitwright.support.engines import Engine, open_engine
 from bitwright.support.logs import logged
 from bitwright.support.progress import Progress, show_progress
 
@@ -30,7 +30,7 @@ __all__ = ["Measuring", "compare_pair", "compare_with", "open_float_side", "reci
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measuring(DataOptions):
+class Measuring(Calibration):
     """The samples that models are run on, and the means to run them.
 
     >>> Measuring().check("a comparison runs both models")
@@ -42,8 +42,6 @@ class Measuring(DataOptions):
     samples: Sequence[Sample] | None = None
     """Samples as the quantized model takes them, instead of data."""
     providers: Sequence[str] | None = None
-    engine: Engine = LOCAL
-    """Where samples and variants are run."""
 
     @classmethod
     @contextmanager
@@ -82,9 +80,7 @@ class Measuring(DataOptions):
     @property
     def calibration(self) -> Calibration:
         """How the samples are read."""
-        if self.samples is not None:
-            return Calibration(self.samples)
-        return Calibration(self.data, self.limit, self.transform, engine=self.engine)
+        return self if self.samples is None else Calibration(self.samples)
 
     @property
     def pair_run(self) -> PairRun:

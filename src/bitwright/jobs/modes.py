@@ -34,17 +34,13 @@ def _weight_only() -> Mode:
     return Mode(job.quantize_weight_only, job.make_weight_only_plan, job.write_weight_only)
 
 
-def _cast() -> Mode:
-    from bitwright.jobs import casting  # few recipes ask for it
-
-    return Mode(casting.quantize_casts, casting.make_cast_plan, casting.apply_casts)
-
+_PIPELINE = Mode(quantize_static, make_static_plan, apply_static)
 
 MODES: dict[str, Callable[[], Mode]] = {
-    "static": lambda: Mode(quantize_static, make_static_plan, apply_static),
-    "dynamic": lambda: Mode(quantize_static, make_static_plan, apply_static),
+    "static": lambda: _PIPELINE,
+    "dynamic": lambda: _PIPELINE,
+    "cast": lambda: _PIPELINE,
     "weight-only": _weight_only,
-    "cast": _cast,
 }
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,8 @@ __all__ = [
     "open_quantized",
     "sign_model",
 ]
+
+Run = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 TRAINED = "bitwright.trained"
 """The metadata of models whose scales come from training: float models have no such recipe."""
@@ -179,24 +182,44 @@ def _run_beside_float(
 ) -> ComparedOutputs:
     if written.compared is not None:
         return written.compared
-    if not evaluation.samples:
-        _try_out(prepared, written.session)
+    recipe = written.plan.recipe
+    run: Run = partial(run_session, written.session)
+    if recipe.mode == "cast" and not recipe.float_io:
+        run = _with_half_inputs(run, written.model)
+    elif not evaluation.samples:
+        _try_out(prepared, run)
     return compare_outputs(
         lambda feeds: run_session(prepared.reference_session, feeds),
-        lambda feeds: run_session(written.session, feeds),
+        run,
         evaluation.samples,
         model=prepared.reference,
     )
 
 
-def _try_out(prepared: Prepared, session: Any) -> None:
+def _with_half_inputs(run: Run, model: ir.Model) -> Run:
+    """Return what feeds a model whose inputs are half floats with samples of the float32 one."""
+    types = {value.name: value.dtype for value in model.graph.inputs}
+
+    def run_narrow(feeds: Mapping[str, Any]) -> dict[str, Any]:
+        found = run(
+            {
+                name: np.asarray(array, None if (kind := types.get(name)) is None else kind.numpy())
+                for name, array in feeds.items()
+            }
+        )
+        return {n: a.astype(np.float32) if a.dtype == np.float16 else a for n, a in found.items()}
+
+    return run_narrow
+
+
+def _try_out(prepared: Prepared, run: Run) -> None:
     """Run the result on a random sample, where the user gave none and shapes allow it."""
     try:
         sample = next(iter(RandomData(count=1).samples(prepared.inputs)))
     except DataError:
         return
     try:
-        run_session(session, sample)
+        run(sample)
     except ModelError:
         # A sample may be no fit, such as a token beyond the vocabulary: then float fails too.
         try:

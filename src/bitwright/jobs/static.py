@@ -24,6 +24,7 @@ from bitwright.jobs.calibration import (
     calibrate,
     keep_data,
     measured_samples,
+    random_data_notes,
     unseen_samples,
 )
 from bitwright.jobs.compute import ON_CPU, Compute
@@ -42,7 +43,6 @@ __all__ = [
     "make_static_plan",
     "plan_static",
     "quantize_static",
-    "random_data_notes",
     "round_weights",
 ]
 
@@ -59,7 +59,7 @@ class Decided:
 def quantize_static(
     prepared: Prepared, calibration: Calibration, compute: Compute = ON_CPU
 ) -> Result:
-    """Quantize weights and activations; calibration data gives ranges, or in dynamic mode each run.
+    """Quantize weights and activations, or convert types; data gives ranges where it must.
 
     The model was opened before: loaded, prepared, and its weights equalized.
     """
@@ -75,6 +75,10 @@ def quantize_static(
 
 def plan_static(prepared: Prepared, calibration: Calibration) -> Decided:
     """Decide everything about a prepared model."""
+    if prepared.recipe.mode == "cast":
+        from bitwright.jobs.casting import plan_casts  # few recipes ask for it
+
+        return Decided(prepared, *plan_casts(prepared, calibration))
     if prepared.recipe.mode == "dynamic":  # each run measures its own activations
         layout = lay_out_dynamic(prepared.model, prepared.recipe)
     else:
@@ -170,10 +174,3 @@ def keep_for_passes(
     if recipe.equalizes_by_data or corrects or (learning and learns):
         return keep_data(prepared, calibration)
     return calibration
-
-
-def random_data_notes(random: bool) -> tuple[str, ...]:
-    """Return what a plan notes where its data was random numbers."""
-    if not random:
-        return ()
-    return ("calibrated on random data: the model shows that it runs, not how accurate it can be",)

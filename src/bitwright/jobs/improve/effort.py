@@ -25,7 +25,7 @@ import msgspec
 from bitwright.assess.judge import compare_losses
 from bitwright.data import Sample
 from bitwright.errors import DataError, RecipeError, did_you_mean
-from bitwright.jobs.calibration import Calibration, Evaluation, keep_data
+from bitwright.jobs.calibration import Calibration, Evaluation, keep_data, random_data_notes
 from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.improve.loop import Step, Trail, improve
 from bitwright.jobs.improve.proposals.bias_correction import bias_corrections
@@ -45,7 +45,7 @@ from bitwright.jobs.improve.score import describe_gain, is_surely_better
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, assess_model, emit_model
 from bitwright.jobs.result import Result
-from bitwright.jobs.static import make_static_plan, quantize_static, random_data_notes
+from bitwright.jobs.static import make_static_plan, quantize_static
 from bitwright.learning.reports import require_torch
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe

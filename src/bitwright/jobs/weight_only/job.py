@@ -12,13 +12,18 @@ from bitwright import graph
 from bitwright.data import HoldoutSplit
 from bitwright.emit import EMITTERS, emit_blocks
 from bitwright.emit.nbits import NVFP4_VALUES
-from bitwright.jobs.calibration import NO_SAMPLES, Calibration, Evaluation, unseen_samples
+from bitwright.jobs.calibration import (
+    NO_SAMPLES,
+    Calibration,
+    Evaluation,
+    random_data_notes,
+    unseen_samples,
+)
 from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Written, assess_model, sign_model
 from bitwright.jobs.result import Result
 from bitwright.jobs.smoothing import apply_factors
-from bitwright.jobs.static import random_data_notes
 from bitwright.jobs.weight_only.accuracy_level import choose_accuracy_level
 from bitwright.jobs.weight_only.lazy import can_round_lazily, keep_in_memory, round_lazily
 from bitwright.jobs.weight_only.mixed_bits import mix_bits
