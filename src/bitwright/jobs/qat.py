@@ -28,7 +28,7 @@ from bitwright.support.logs import logged
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-__all__ = ["Format", "open_for_plan", "quantize_trained"]
+__all__ = ["Format", "open_for_changed", "open_for_plan", "quantize_trained"]
 
 Format = Literal["qdq", "qoperator"]
 _FORMATS = ("qdq", "qoperator")
@@ -113,6 +113,14 @@ def open_for_plan(source: Any, plan: QuantPlan, providers: Sequence[str] | None 
 
         prepared = apply_rotation(prepared, plan.rotation)
     return apply_factors(prepared, plan.smoothing)
+
+
+def open_for_changed(prepared: Prepared, plan: QuantPlan) -> tuple[Prepared, QuantPlan]:
+    """Return the model that a changed plan is for, and the plan as it can be applied to it."""
+    if plan.recipe != prepared.recipe:
+        # Other types may need another opset, and then the prepared model is another.
+        prepared = open_for_plan(prepared.source, plan, prepared.providers)
+    return prepared, msgspec.structs.replace(plan, fingerprint=prepared.fingerprint)
 
 
 def _open_reference(

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
-import msgspec
 import onnx_ir as ir
 
 from bitwright.assess import (
@@ -34,7 +33,7 @@ from bitwright.jobs.comparison import Measuring
 from bitwright.jobs.improve.loop import Attempt, Trail, improve
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, emit_model
-from bitwright.jobs.qat import open_for_plan
+from bitwright.jobs.qat import open_for_changed, open_for_plan
 from bitwright.jobs.weight_only.job import write_weight_only
 from bitwright.plan import QuantPlan
 from bitwright.run import open_session, run_session
@@ -209,11 +208,7 @@ class NodeVariants:
         """Return the plan as it can be applied, and the error of its outputs."""
         quantized = self.quantized
         if plan != self.plan:
-            prepared = self.prepared
-            if plan.recipe != prepared.recipe:
-                # Other types may need another opset, and then the prepared model is another.
-                prepared = open_for_plan(prepared.source, plan, prepared.providers)
-            plan = msgspec.structs.replace(plan, fingerprint=prepared.fingerprint)
+            prepared, plan = open_for_changed(self.prepared, plan)
             check_plan(prepared.model, plan, fingerprint=plan.fingerprint)
             quantized = _write(prepared, plan, self.calibration)
         session = open_session(quantized, providers=self.prepared.providers)

@@ -68,10 +68,6 @@ class Journal(Closing):
         """Return what was measured under a name, or None."""
         return self._known.get(name)
 
-    def names(self) -> list[str]:
-        """Return what is known, by name."""
-        return list(self._known)
-
     def __contains__(self, name: str) -> bool:
         return name in self._known
 

@@ -73,14 +73,9 @@ class Trail(Generic[Candidate]):
         made = [step.after for step in self.steps if isinstance(step, Step)]
         return list({id(one): one for one in made if one is not None}.values())
 
-    def with_step(self, step: Step[Candidate]) -> Trail[Candidate]:
-        """Return the trail with one step more; what the step keeps is the best."""
-        best = step.after if step.kept else step.before
+    def with_step(self, step: Step[Candidate] | str, best: Candidate | None) -> Trail[Candidate]:
+        """Return the trail with one step more, after which this is the best."""
         return replace(self, steps=(*self.steps, step), best=best)
-
-    def with_remark(self, remark: Step[Candidate] | str) -> Trail[Candidate]:
-        """Return the trail with what a proposal found out by itself."""
-        return replace(self, steps=(*self.steps, remark))
 
 
 Propose: TypeAlias = Callable[
@@ -125,21 +120,14 @@ def improve(
                 before = trail.best if other is None else make(other)
                 after = make(wanted.change)
                 kept = before is None or (wanted.accept or accept)(before, after)
-                trail = trail.with_step(Step(wanted.name, before, after, kept))
+                step = Step(wanted.name, before, after, kept)
+                trail = trail.with_step(step, after if kept else before)
                 if kept:
                     on_best(after)
             else:
-                trail = trail.with_remark(wanted)
-            wanted = _answer(attempts, trail)
+                trail = trail.with_step(wanted, trail.best)  # what it found out by itself
+            try:
+                wanted = attempts.send(trail)
+            except StopIteration:
+                break
     return trail
-
-
-def _answer(
-    attempts: Generator[Attempt[Any] | Step[Candidate] | str, Trail[Candidate], Any],
-    trail: Trail[Candidate],
-) -> Attempt[Any] | Step[Candidate] | str | None:
-    """Return what a proposal wants next, which hears what became of its last attempt."""
-    try:
-        return attempts.send(trail)
-    except StopIteration:
-        return None

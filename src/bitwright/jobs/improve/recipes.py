@@ -50,7 +50,8 @@ MAX_JUDGED = 16
 """How many samples of each half results are judged on."""
 
 
-class Change(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
     """One thing that is done differently, by the fields of the recipe that say so."""
 
     name: str

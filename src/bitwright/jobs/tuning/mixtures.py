@@ -22,7 +22,7 @@ from bitwright.jobs.improve.scorer import Runnable
 from bitwright.jobs.improve.states import Unit, with_states
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, open_quantized
-from bitwright.jobs.qat import open_for_plan
+from bitwright.jobs.qat import open_for_changed
 from bitwright.jobs.sensitivity import NodeVariants
 from bitwright.jobs.tuning.costs import UnitCosts, measure_bytes, measure_times
 from bitwright.jobs.tuning.goal import Purpose
@@ -223,9 +223,7 @@ class StaticMixtures:
         if states:
             plan = with_states(prepared, plan, self._changed(states), states)
         if plan.recipe != prepared.recipe:
-            # Other types may need another opset, and then the prepared model is another.
-            prepared = open_for_plan(prepared.source, plan, self.request.providers)
-            plan = msgspec.structs.replace(plan, fingerprint=prepared.fingerprint)
+            prepared, plan = open_for_changed(prepared, plan)
         written = open_quantized(prepared, Planned(plan))
         if written.session is None:
             raise RecipeError(

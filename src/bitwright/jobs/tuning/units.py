@@ -23,7 +23,7 @@ from bitwright.errors import ModelError
 from bitwright.jobs.comparison import Measuring
 from bitwright.jobs.improve.states import Unit, with_states
 from bitwright.jobs.opening import Prepared
-from bitwright.jobs.qat import open_for_plan
+from bitwright.jobs.qat import open_for_changed
 from bitwright.jobs.sensitivity import NodeVariants, open_variants, units_of, variants_of
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.support.engines import LOCAL, Engine
@@ -291,8 +291,7 @@ def _alone_in(variants: NodeVariants, units: Sequence[Unit], state: str) -> dict
     """Return the error of each unit by itself, all in another state."""
     prepared, plan = variants.prepared, variants.plan
     changed = with_states(prepared, plan, units, {unit.node: state for unit in units})
-    fitting = open_for_plan(prepared.source, changed, prepared.providers)
-    changed = msgspec.structs.replace(changed, fingerprint=fitting.fingerprint)
+    _, changed = open_for_changed(prepared, changed)
     measuring = replace(variants.measuring, engine=LOCAL)
     others = open_variants(prepared.source, changed, measuring, None)
     known = [unit for unit in units if unit.node in others.unit_of]

@@ -36,8 +36,8 @@ Attempts: TypeAlias = Generator[
 ]
 Proposer = Callable[[Recipe, Prepared], Iterator[Change]]
 """Gives the changes of one kind that may help a recipe with a model."""
-Combination = tuple[int, ...]
-"""For each kind, which of its changes is made, from 1 on; 0: none."""
+Combination = tuple[Change | None, ...]
+"""For each kind, which of its changes is made, if any."""
 
 
 def combine(
@@ -89,15 +89,16 @@ class _Grid:
         halves: Sequence[int] | None,
     ) -> None:
         self._maker, self._recipe, self._kinds, self._halves = maker, recipe, kinds, halves
-        self._nothing = (0,) * len(kinds)
-        self._first = {self._nothing: maker.make(Judged(recipe, FIRST))}
+        self._nothing: Combination = (None,) * len(kinds)
+        self._first: dict[Combination, RecipeCandidate] = {}
+        self._first[self._nothing] = maker.make(Judged(recipe, FIRST))
 
     def choose(self) -> Generator[Any, Trail[RecipeCandidate], Recipe]:
         """Yield attempts until each change has to show what it is good for; return the best."""
         singles = [
-            self._alone(index, choice)
+            self._with(self._nothing, index, change)
             for index, changes in enumerate(self._kinds)
-            for choice in range(1, len(changes) + 1)
+            for change in changes
         ]
         tried = yield from self._try(singles)
         several = product(*(self._promising(index) for index in range(len(self._kinds))))
@@ -114,7 +115,7 @@ class _Grid:
         made = self._maker.make_all([self._recipe_of(one) for one in combinations])
         for combination, candidate in zip(combinations, made, strict=True):
             if isinstance(candidate, BitwrightError):
-                names = " and ".join(change.name for change in self._changes(combination))
+                names = " and ".join(change.name for change in combination if change)
                 yield left_out(names, candidate)
                 continue
             self._first[combination] = candidate
@@ -123,18 +124,18 @@ class _Grid:
 
     def _weigh(self, index: int, best: Combination) -> Generator[Any, Any, Combination]:
         """Hold the best against the same without this kind, or with it where it has none."""
-        if best[index]:
-            without = self._with(best, index, 0)
+        if best[index] is not None:
+            without = self._with(best, index, None)
             before, after = without if without in self._first else self._nothing, best
         else:
-            changed = [self._with(best, index, n + 1) for n in range(len(self._kinds[index]))]
-            known = [one for one in changed if one in self._first]
+            known = self._known(best, index)
             helpful = [one for one in known if self._helps(one, best)]
             if not helpful:
                 yield from self._note_loser(index, best, known)
                 return best
             before, after = best, min(helpful, key=self._loss)
-        change = self._kinds[index][after[index] - 1]
+        change = after[index]
+        assert change is not None  # one of them has it
         wanted, other = self._judged(after), self._judged(before)
         trail = yield Attempt(wanted, change.name, instead_of=other)
         return after if trail.steps[-1].kept else before
@@ -143,24 +144,27 @@ class _Grid:
         self, index: int, best: Combination, combined: Sequence[Combination]
     ) -> Iterator[Step[RecipeCandidate]]:
         """Say what a kind does that helps neither with the best nor, if untried so, alone."""
-        choices = range(1, len(self._kinds[index]) + 1)
-        alone = [one for n in choices if (one := self._alone(index, n)) in self._first]
+        alone = self._known(self._nothing, index)
         before, tried = (best, combined) if combined else (self._nothing, alone)
         if tried:
             after = min(tried, key=self._first_loss)
-            change = self._kinds[index][after[index] - 1]
+            change = after[index]
+            assert change is not None  # each of them has one
             yield Step(change.name, self._first[before], self._first[after])
 
-    def _promising(self, index: int) -> list[int]:
+    def _promising(self, index: int) -> list[Change | None]:
         """Return the choices of a kind to combine with others: none, and its changes but losers.
 
         Those help by themselves on no average, or are sure to be worse than another of the kind.
         """
-        choices = range(1, len(self._kinds[index]) + 1)
-        alone = {self._alone(index, choice): choice for choice in choices}
-        known = [one for one in alone if one in self._first]
-        helpful = [one for one in known if self._helps(one, self._nothing)]
-        return [0, *(alone[one] for one in self._close_to_best(helpful))]
+        alone = self._known(self._nothing, index)
+        helpful = [one for one in alone if self._helps(one, self._nothing)]
+        return [None, *(one[index] for one in self._close_to_best(helpful))]
+
+    def _known(self, combination: Combination, index: int) -> list[Combination]:
+        """Return a combination with each change of a kind, of which it has none, if tried."""
+        changed = (self._with(combination, index, change) for change in self._kinds[index])
+        return [one for one in changed if one in self._first]
 
     def _helps(self, combination: Combination, other: Combination) -> bool:
         """Whether one has less loss than another on the first half, by however little."""
@@ -187,15 +191,9 @@ class _Grid:
         return Judged(self._recipe_of(combination), self._halves)
 
     def _recipe_of(self, combination: Combination) -> Recipe:
-        fields = [change.fields for change in self._changes(combination)]
+        fields = [change.fields for change in combination if change is not None]
         return self._recipe.replace(**{k: value for one in fields for k, value in one.items()})
 
-    def _changes(self, combination: Combination) -> list[Change]:
-        pairs = zip(self._kinds, combination, strict=True)
-        return [changes[choice - 1] for changes, choice in pairs if choice]
-
-    def _alone(self, index: int, choice: int) -> Combination:
-        return self._with(self._nothing, index, choice)
-
-    def _with(self, combination: Combination, index: int, choice: int) -> Combination:
-        return (*combination[:index], choice, *combination[index + 1 :])
+    @staticmethod
+    def _with(combination: Combination, index: int, change: Change | None) -> Combination:
+        return (*combination[:index], change, *combination[index + 1 :])
