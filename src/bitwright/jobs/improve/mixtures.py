@@ -8,12 +8,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
-
-import onnx_ir as ir
+from typing import NamedTuple, Protocol
 
 from bitwright.assess.judge.sequential import Drop
-from bitwright.graph import written_size
 from bitwright.jobs.improve.front import Choice, Edge, Option, add_up, find_front, thin_front
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.score import Score
@@ -46,26 +43,10 @@ _SCORED = "scored"
 
 
 @dataclass(frozen=True)
-class Made:
+class Made(Runnable):
     """A model that was made, and its plan."""
 
-    model: ir.Model
-    plan: QuantPlan
-    providers: Sequence[str] | None = None
-    opened: Any = None
-    """A session of it, where there is one."""
-
-    @cached_property
-    def runnable(self) -> Runnable:
-        """The model as it is scored."""
-        if self.opened is None:
-            return Runnable.opened(self.model, self.providers)
-        return Runnable(self.opened, self.model, self.providers)
-
-    @property
-    def size(self) -> int:
-        """Bytes of the model as a file."""
-        return written_size(self.model)
+    plan: QuantPlan = field(kw_only=True)
 
 
 class Mixtures(Protocol):
@@ -271,7 +252,7 @@ class MixMaker:
         if not mix.is_float:
             score = self.scorer.score(
                 mix.name,
-                lambda: self.model(mix).runnable,
+                lambda: self.model(mix),
                 self.limit,
                 has_other=has_other,
                 may_go_on=self.clock.has,
@@ -288,8 +269,9 @@ class MixMaker:
 
     def first_drop(self, mix: Mix) -> Drop:
         """Return how far the metric falls with a model, as the first look has it."""
-        opened = lambda: self.model(mix).runnable  # noqa: E731
-        return self.scorer.score(mix.name, opened, self.limit, first_look=True).drop
+        return self.scorer.score(
+            mix.name, lambda: self.model(mix), self.limit, first_look=True
+        ).drop
 
     def cost(self, mix: Mix) -> Cost:
         """Return what a model costs by itself."""

@@ -40,30 +40,30 @@ _KEPT_BYTES = 512 << 20
 """Outputs that are kept in memory; more are on disk."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Runnable:
     """A model that can be run, and what it is for functions that evaluate models."""
 
-    session: Any
+    opened: Any
+    """A session of it, where there is one."""
     model: ir.Model
     providers: Sequence[str] | None = None
     float_weights: bool = False
-    """How the session was opened."""
+    """How a session of it is opened."""
 
-    @classmethod
-    def opened(
-        cls,
-        model: ir.Model | PortableModel,
-        providers: Sequence[str] | None,
-        float_weights: bool = False,
-    ) -> Runnable:
-        """Open a model, maybe one that travelled."""
-        model = model.model if isinstance(model, PortableModel) else model
-        session = open_session(model, providers=providers, float_weights=float_weights)
-        return cls(session, model, providers, float_weights)
+    @cached_property
+    def session(self) -> Any:
+        """What runs it."""
+        if self.opened is not None:
+            return self.opened
+        return open_session(self.model, providers=self.providers, float_weights=self.float_weights)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Runnable.opened, (PortableModel(self.model), self.providers, self.float_weights)
+        return _open_there, (PortableModel(self.model), self.providers, self.float_weights)
+
+
+def _open_there(model: PortableModel, *given: Any) -> Runnable:
+    return Runnable(None, model.model, *given)
 
 
 def _output_runner(runnable: Runnable) -> Callable[[Iterable[Sample]], Iterator[Outputs]]:

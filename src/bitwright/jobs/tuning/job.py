@@ -12,6 +12,7 @@ from bitwright import graph
 from bitwright._version import TOOL
 from bitwright.assess.judge.sequential import Drop
 from bitwright.errors import DataError
+from bitwright.jobs.improve.front import Choice
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.loop import Trail, improve
 from bitwright.jobs.improve.metrics import Metric
@@ -23,21 +24,21 @@ from bitwright.jobs.improve.mixtures import (
     MixCandidate,
     MixMaker,
     Mixtures,
+    planned_state,
 )
 from bitwright.jobs.improve.scorer import Runnable, Scorer
 from bitwright.jobs.opening import input_specs
 from bitwright.jobs.tuning.goal import Purpose
 from bitwright.jobs.tuning.latency import LatencyMeter, ModelTimes, middle_sized
 from bitwright.jobs.tuning.plans import Plans
-from bitwright.jobs.tuning.points import front_points
 from bitwright.jobs.tuning.purposes import PurposeProposals, planned_evaluations
 from bitwright.jobs.tuning.request import TuneRequest, TuneSamples, check_request
-from bitwright.jobs.tuning.result import Probe, TuneResult
+from bitwright.jobs.tuning.result import FallenUnit, FrontPoint, Probe, TuneResult
 from bitwright.plan import QuantPlan
 from bitwright.support.wording import show_bytes
 from bitwright.verification.runtime import note_rounded
 
-__all__ = ["TuneRequest", "tune_model"]
+__all__ = ["TuneRequest", "front_points", "tune_model"]
 
 BEST_MODEL, BEST_PLAN = "best.onnx", "best-plan.json"
 BEST, NOTED = "best", "noted"
@@ -160,7 +161,7 @@ class _Job:
     def _price(self, made: Made) -> Cost:
         """Return what a model costs by itself, with the spread of a time."""
         if self._request.goal.purpose == "size":
-            return Cost(float(made.size))
+            return Cost(float(graph.written_size(made.model)))
         least, low, high = self._times.of(made.model)
         return Cost(least, (low, high))
 
@@ -216,7 +217,9 @@ class _Job:
             return None
         if not model.exists() or not plan.exists():
             return None
-        return Made(graph.load_model(model), QuantPlan.load(plan), self._request.providers)
+        return Made(
+            None, graph.load_model(model), self._request.providers, plan=QuantPlan.load(plan)
+        )
 
     # The result -------------------------------------------------------------------------------
 
@@ -312,8 +315,7 @@ class _Job:
         scorer = self._score_on(self._samples.parts.final, "final")
         if is_float:
             return scorer.score_of_float().drop
-        opened = lambda: made.runnable  # noqa: E731
-        return scorer.score(mix.name, opened, self._maker.limit, in_order=True).drop
+        return scorer.score(mix.name, lambda: made, self._maker.limit, in_order=True).drop
 
     def _open_meter(self) -> LatencyMeter:
         count = min(len(self._scorer), METER_SAMPLES)
@@ -333,3 +335,54 @@ class _Job:
         model = source if isinstance(source, str | Path) else "model.onnx"
         output = self._request.output or "tuned.onnx"
         return shlex.join(["bitwright", "apply", str(plan), str(model), "-o", str(output)])
+
+
+# The points of a search: what each model costs, loses and changes ---------------------------------
+
+
+def front_points(maker: MixMaker) -> list[tuple[Mix, FrontPoint]]:
+    """Return all points whose cost is known, the cheapest first, the best among them."""
+    points = [(mix, _point(maker, mix)) for mix in maker.shown()]
+    return sorted(points, key=lambda pair: pair[1].known_cost)
+
+
+def _point(maker: MixMaker, mix: Mix) -> FrontPoint:
+    choice, cost, found = mix.choice, maker.known_cost(mix), maker.found(mix)
+    if choice is None:
+        predicted = 0.0 if cost is None else cost.value
+    else:
+        predicted = choice.cost + mix.mixtures.fixed
+    return FrontPoint(
+        cost=predicted,
+        # Where no unit has an error, none was measured.
+        error=None if choice is None or not mix.mixtures.shares else choice.error,
+        fallen=() if choice is None else _fallen(mix.mixtures, choice),
+        measured_cost=None if cost is None else cost.value,
+        cost_spread=None if cost is None else cost.spread,
+        measured=None if found is None else found.score.drop,
+        verdict=None if found is None else found.score.verdict,
+        refined=mix.refined,
+    )
+
+
+def _fallen(mixtures: Mixtures, choice: Choice) -> tuple[FallenUnit, ...]:
+    """Return the units that are not in their cheapest state, or cheaper than planned, and why."""
+    total = sum(max(one.error for one in each) for each in mixtures.options) or 1.0
+    whole = choice.cost + mixtures.fixed
+    fallen = []
+    for unit, each, state in zip(mixtures.units, mixtures.options, choice.states, strict=True):
+        cheapest, chosen = min(each, key=lambda one: one.cost), each[state]
+        if chosen is not cheapest:
+            saved, price = (
+                100 * (cheapest.error - chosen.error) / total,
+                100 * (chosen.cost - cheapest.cost) / whole,
+            )
+            reason = f"{saved:.3g} % of the error, for {price:.2g} % of the cost"
+        elif state == planned_state(each):
+            continue
+        elif chosen.error > 0:
+            reason = f"saves cost for {100 * chosen.error / total:.2g} % of the error"
+        else:
+            reason = "costs no more than as planned, with less error"
+        fallen.append(FallenUnit(unit.node, unit.op, chosen.state, reason, unit.nodes))
+    return tuple(fallen)

@@ -230,7 +230,7 @@ class StaticMixtures:
                 f"models of recipe {plan.recipe.name!r} cannot be run here, and tuning runs them; "
                 "take another recipe."
             )
-        made = Made(written.model, written.plan, self.request.providers, written.session)
+        made = Made(written.session, written.model, self.request.providers, plan=written.plan)
         if not states:
             self._base = made
         return made
@@ -259,14 +259,14 @@ class StaticMixtures:
                 rounded = constant.stored(self.plan.parameters(constant.key))
                 value = model.graph.initializers[constant.name]
                 value.const_value = ir.tensor(rounded, name=constant.name)
-        return Runnable.opened(model, self.request.providers)
+        return Runnable(None, model, self.request.providers)
 
     def _activations_only(self) -> Runnable:
         prepared = self.prepared
         constants = find_constants(prepared.model, self.plan)
         model = with_quantized_activations(prepared.model, self.plan, constants)
         # Between integers, the runtime would round the weights that are float here.
-        return Runnable.opened(model, self.request.providers, float_weights=True)
+        return Runnable(None, model, self.request.providers, float_weights=True)
 
 
 _Figures = TypeVar("_Figures")

@@ -15,6 +15,7 @@ import numpy as np
 
 from bitwright.assess.sensitivity.fallback import fall_back
 from bitwright.data import Sample
+from bitwright.graph import written_size
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.improve.front import Edge, Option
 from bitwright.jobs.improve.journal import Journal
@@ -133,7 +134,7 @@ class WeightOnlyMixtures:
     @cached_property
     def fixed(self) -> float:
         """The bytes of everything else."""
-        size = float(self.make({}).size)
+        size = float(written_size(self.make({}).model))
         return size - sum(options[0].cost for options in self.options)
 
     @property
@@ -157,7 +158,7 @@ class WeightOnlyMixtures:
             if nodes:
                 plan = fall_back(plan, nodes, to)  # type: ignore[arg-type]  # both are words of it
         result = write_weight_only(self._prepared, plan, self.calibration)
-        return Made(result.model, result.plan, self.request.providers)
+        return Made(None, result.model, self.request.providers, plan=result.plan)
 
     def probes(self) -> Mapping[str, Callable[[], Runnable]]:
         """Activations are float: there is nothing to tell apart."""

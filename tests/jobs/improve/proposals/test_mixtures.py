@@ -21,7 +21,7 @@ from bitwright.jobs.improve.proposals.mixtures import (
 )
 from bitwright.jobs.improve.score import Score
 from bitwright.jobs.improve.states import Unit
-from bitwright.jobs.tuning.points import front_points
+from bitwright.jobs.tuning.job import front_points
 
 COUNT = 40
 ERRORS = {f"n{index}": 2.0**-index for index in range(COUNT)}
@@ -78,7 +78,7 @@ class Scorer:
     def score(self, name, open_model, limit, **_):
         if name not in self.drops:
             self.models.add(name)
-            plan, states = open_model()
+            plan, states = open_model().runnable
             self.drops[name] = plan.drop(states)
         drop = self.drops[name]
         return Score(Drop(100, drop, 1e-6), "pass" if drop <= limit else "fail")
