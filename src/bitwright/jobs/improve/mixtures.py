@@ -138,8 +138,10 @@ class Mix:
     @property
     def choice(self) -> Choice | None:
         """What its units cost and lose together; None: that was not measured."""
-        if not self.mixtures.is_measured:
-            return None
+        return self.add_up() if self.mixtures.is_measured else None
+
+    def add_up(self) -> Choice:
+        """Return what its units cost and lose together, measured where that was not known."""
         states = []
         for unit, options in zip(self.mixtures.units, self.mixtures.options, strict=True):
             names = [option.state for option in options]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeAlias
 
-from bitwright.jobs.improve.front import Choice, Edge, Option, find_within
+from bitwright.jobs.improve.front import Edge, Option, find_within
 from bitwright.jobs.improve.loop import Attempt, Trail
 from bitwright.jobs.improve.mixtures import (
     APART,
@@ -75,19 +75,13 @@ def _is_worth_it(maker: MixMaker, points: Sequence[Mix], low: int, high: int) ->
         return False
     if high == len(points):  # nothing is within the limit yet
         return True
-    cheapest, best = _choice(points[low + 1]), _choice(points[high])
+    cheapest, best = points[low + 1].add_up(), points[high].add_up()
     return best.cost - cheapest.cost >= _min_saved(maker, points[high])
-
-
-def _choice(mix: Mix) -> Choice:
-    choice = mix.choice
-    assert choice is not None  # it is a point of a front
-    return choice
 
 
 def _min_saved(maker: MixMaker, mix: Mix) -> float:
     """Return what a model must save against this one to be worth being scored."""
-    return maker.min_saved * (_choice(mix).cost + mix.mixtures.fixed)
+    return maker.min_saved * (mix.add_up().cost + mix.mixtures.fixed)
 
 
 def _guess(
@@ -108,7 +102,7 @@ def _guess(
     error, drop = min(failed, key=lambda pair: pair[1])
     inside = range(low + 1, high)
     wanted = error * maker.limit / drop
-    return next((n for n in inside if _choice(points[n]).error <= wanted), inside[-1])
+    return next((n for n in inside if points[n].add_up().error <= wanted), inside[-1])
 
 
 def _step_back(maker: MixMaker, mixtures: Mixtures, trail: Trail[MixCandidate]) -> Attempts:
@@ -117,7 +111,7 @@ def _step_back(maker: MixMaker, mixtures: Mixtures, trail: Trail[MixCandidate]) 
     for _ in range(STEPS_BACK):
         if best is None or not best.passes or best.mix.mixtures is not mixtures:
             break
-        states = _choice(best.mix).states
+        states = best.mix.add_up().states
         steps = _cheaper(mixtures, states, _min_saved(maker, best.mix))
         steps = [step for step in steps if step[1] not in tried]
         if not steps:
@@ -170,8 +164,8 @@ def fastest_units(
     estimates: where the model as a whole does not pay, all of them are float.
     """
     mix = front_of(mixtures)[0]
-    planned = _choice(Mix(mixtures)).cost
-    if mix.states and _choice(mix).cost <= planned - APART * (planned + mixtures.fixed):
+    planned = Mix(mixtures).add_up().cost
+    if mix.states and mix.add_up().cost <= planned - APART * (planned + mixtures.fixed):
         maker.cost(mix)
     else:
         mix = Mix(mixtures)
@@ -200,15 +194,15 @@ def saving_kept(mixtures: Mixtures, best: MixCandidate | None) -> float:
     choice = best.mix.choice if best is not None and best.passes else None
     if choice is None:
         return 0.0
-    planned, in_float = (_choice(m(mixtures)).cost for m in (Mix, Mix.in_float))
+    planned, in_float = (m(mixtures).add_up().cost for m in (Mix, Mix.in_float))
     return (in_float - choice.cost) / (in_float - planned) if in_float > planned else 1.0
 
 
 def least_failed(mixtures: Mixtures, trail: Trail[MixCandidate]) -> float:
     """Return the least error of a model beyond the limit, as a share of that of its plan."""
-    planned = _choice(Mix(mixtures)).error
+    planned = Mix(mixtures).add_up().error
     failed = [
-        _choice(one.mix).error
+        one.mix.add_up().error
         for one in trail.candidates
         if one.mix.mixtures is mixtures and not one.passes
     ]
