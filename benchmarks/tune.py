@@ -57,7 +57,7 @@ from text_lines import alphabet, make_lines
 from tune_worker import SCORES, SET_SCORES
 
 import bitwright
-from bitwright.jobs.tuning.samples import split_parts
+from bitwright.jobs.tuning.request import split_parts
 
 PEER_SECONDS = 1800
 RAPIDOCR_V3 = "rapidocr-onnxruntime==1.2.3"
