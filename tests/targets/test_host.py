@@ -3,7 +3,7 @@ import platform
 import pytest
 
 from bitwright.targets import CPU
-from bitwright.targets.host import detect_cpu, on_host
+from bitwright.targets.host import CPU_CLASSES, detect_cpu, detect_cpu_class, on_host
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,30 @@ def test_the_target_cpu_has_the_rules_of_its_kind():
     assert "signed_readers" in on_host(CPU, "vnni").rules
     assert "signed_readers" not in on_host(CPU, "arm").rules
     assert on_host(CPU).cpus == (detect_cpu(),)
+
+
+@pytest.mark.parametrize(
+    ("machine", "text", "cpu"),
+    [
+        ("x86_64", "flags\t\t: fpu avx2 avx512_vnni amx_tile amx_int8", "x86-amx"),
+        ("x86_64", "flags\t\t: fpu avx2 avx512_vnni", "x86-vnni"),
+        ("AMD64", "flags\t\t: fpu avx2 avx_vnni", "x86-vnni"),
+        ("x86_64", "flags\t\t: fpu avx2 avx512f", "x86-avx2"),
+        ("x86_64", "", "x86-avx2"),
+        ("aarch64", "Features\t: fp asimd asimddp i8mm", "arm-i8mm"),
+        ("aarch64", "Features\t: fp asimd asimddp", "arm-dot"),
+        ("armv7l", "Features\t: half thumb neon", "arm"),
+    ],
+)
+def test_the_class_of_a_cpu_is_told_by_its_flags(tmp_path, machine, text, cpu):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"processor\t: 0\n{text}\n\nprocessor\t: 1\n")
+    assert detect_cpu_class(machine, cpuinfo, "Linux") == cpu
+
+
+def test_where_flags_are_not_told_the_class_is_what_all_such_machines_have(tmp_path):
+    none = tmp_path / "none"
+    assert detect_cpu_class("arm64", none, "Windows") == "arm-dot"
+    assert detect_cpu_class("AMD64", none, "Windows") == "x86-avx2"
+    assert detect_cpu_class("wasm32", none, "Emscripten") == "wasm-simd"
+    assert detect_cpu_class() in CPU_CLASSES

@@ -1,4 +1,4 @@
-"""The kind of CPU that this machine has, and what the target cpu means on it."""
+"""The kind and class of this machine's CPU, and what the target cpu means on it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ import msgspec
 
 from bitwright.targets import TARGETS, Target
 
-__all__ = ["detect_cpu", "on_host"]
+__all__ = ["CPU_CLASSES", "detect_cpu", "detect_cpu_class", "on_host", "read_flags"]
+
+CPU_CLASSES = ("x86-avx2", "x86-vnni", "x86-amx", "arm", "arm-dot", "arm-i8mm", "wasm-simd")
+"""Classes of CPU that ONNX Runtime has kernels of their own for."""
+
+_CPUINFO = Path("/proc/cpuinfo")
 
 _ARM = frozenset({"aarch64", "arm64", "armv7l", "armv8l"})
+_WASM = frozenset({"wasm", "wasm32"})
 _X86 = frozenset({"amd64", "i386", "i686", "x86", "x86_64"})
 _ADDS_IN_32_BITS = frozenset({"avx512_vnni", "avx_vnni", "avx_vnni_int8"})
 
@@ -25,16 +31,42 @@ def on_host(target: Target, cpu: str | None = None) -> Target:
     return msgspec.structs.replace(target, cpus=kinds, rules=next(same).rules)
 
 
-def detect_cpu(machine: str | None = None, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+def detect_cpu(machine: str | None = None, cpuinfo: Path = _CPUINFO) -> str:
     """Return the kind of this machine's CPU; "avx2", the most careful, where x86 does not tell."""
     machine = (machine or platform.machine()).lower()
     if machine in _ARM:
         return "arm"
     if machine not in _X86:
         return "vnni"  # no other CPU has the instruction that saturates
+    return "vnni" if _ADDS_IN_32_BITS & read_flags(cpuinfo) else "avx2"
+
+
+def detect_cpu_class(
+    machine: str | None = None, cpuinfo: Path = _CPUINFO, system: str | None = None
+) -> str:
+    """Return the class of this machine's CPU, the plainest of its kind where flags are unknown.
+
+    >>> detect_cpu_class("arm64", system="Darwin")  # every Mac of this kind has dot products
+    'arm-dot'
+    """
+    machine = (machine or platform.machine()).lower()
+    system = system or platform.system()
+    if machine in _WASM:
+        return "wasm-simd"
+    flags = read_flags(cpuinfo) if system == "Linux" else frozenset()
+    if machine in _ARM:
+        has_dot = "asimddp" in flags or system in ("Darwin", "Windows")
+        return "arm-i8mm" if "i8mm" in flags else "arm-dot" if has_dot else "arm"
+    if "amx_int8" in flags:
+        return "x86-amx"
+    return "x86-vnni" if _ADDS_IN_32_BITS & flags else "x86-avx2"
+
+
+def read_flags(cpuinfo: Path = _CPUINFO) -> frozenset[str]:
+    """Return the features that Linux lists of the CPU; none where it does not tell."""
     try:
         lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return "avx2"
-    flags = next((line.split() for line in lines if line.startswith("flags")), [])
-    return "vnni" if _ADDS_IN_32_BITS.intersection(flags) else "avx2"
+        return frozenset()
+    flags = (line.partition(":")[2] for line in lines if line.startswith(("flags", "Features")))
+    return frozenset(next(flags, "").split())

@@ -1,0 +1,215 @@
+import math
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from bitwright.decide.placement.kernels import (
+    KERNELS,
+    Work,
+    dequantize_work,
+    float_host,
+    float_work,
+    integer_host,
+    integer_work,
+    quantize_work,
+    shape_of,
+)
+
+
+def model_of(text, **weights):
+    """Return a model from ONNX's text format, its weights random, with shapes."""
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> {text}')
+    rng = np.random.default_rng(0)
+    for name, shape in weights.items():
+        array = np.asarray(rng.standard_normal(shape) / math.sqrt(math.prod(shape) or 1), "f4")
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+
+
+def last_of(text, **weights):
+    return model_of(text, **weights).graph[-1]
+
+
+def conv(inputs, outputs, window, group=1, size=14):
+    kernel = (window, window)
+    return last_of(
+        f"g (float[1,{inputs},{size},{size}] x) => (float[1,{outputs},?,?] y) "
+        f"{{ y = Conv<group={group}, pads=[{', '.join([str(window // 2)] * 4)}]>(x, w) }}",
+        w=(outputs, inputs // group, *kernel),
+    )
+
+
+def optimized_ops(model, tmp_path):
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 3
+    proto = ir.to_proto(model).SerializeToString()
+    ort.InferenceSession(proto, options, providers=["CPUExecutionProvider"])
+    return [
+        (node.domain, node.op_type)
+        for node in onnx.load(options.optimized_model_filepath).graph.node
+    ]
+
+
+CONVOLUTIONS = [
+    # inputs, outputs, window, group; in float, in integers
+    (3, 32, 3, 1, "conv_few_channels", "qconv_columns"),
+    (15, 18, 1, 1, "conv_few_channels", "qconv_columns"),
+    (16, 16, 3, 1, "conv_blocked", "qconv"),
+    (20, 20, 3, 1, "conv_blocked", "qconv"),
+    (20, 18, 1, 1, "conv_pointwise", "qconv_columns"),
+    (20, 12, 1, 1, "conv_pointwise", "qconv_columns"),
+    (64, 64, 1, 1, "conv_pointwise", "qconv_pointwise"),
+    (18, 32, 1, 1, "conv_columns", "qconv_columns"),
+    (24, 24, 3, 24, "conv_depthwise", "qconv_depthwise_plain"),
+    (32, 32, 3, 32, "conv_depthwise", "qconv_depthwise"),
+    (18, 18, 3, 18, "conv_columns_grouped", "qconv_depthwise_plain"),
+    (32, 32, 3, 2, "conv_grouped", "qconv"),
+    (96, 96, 3, 3, "conv_grouped", "qconv_columns_grouped"),
+    (32, 32, 3, 4, "conv_columns_grouped", "qconv"),
+    (48, 96, 3, 3, "conv_grouped", "qconv"),
+    (32, 48, 3, 2, "conv_columns_grouped", "qconv"),
+    (32, 64, 3, 32, "conv_columns_grouped", "qconv"),
+]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "window", "group", "float_", "integer"), CONVOLUTIONS
+)
+def test_a_convolution_has_the_kernel_of_its_shape(inputs, outputs, window, group, float_, integer):
+    node = conv(inputs, outputs, window, group)
+    assert float_work(node).kernel == float_
+    assert integer_work(node).kernel == integer
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "window", "group"), [c[:4] for c in CONVOLUTIONS])
+def test_the_runtime_stores_in_blocks_what_is_said_to_be_in_blocks(
+    tmp_path, inputs, outputs, window, group
+):
+    node = conv(inputs, outputs, window, group)
+    ops = optimized_ops(ir.Model(node.graph, ir_version=8), tmp_path)
+    if not any(
+        domain == "com.microsoft.nchwc" for domain, _ in ops + blocks_of_this_machine(tmp_path)
+    ):
+        pytest.skip("no blocks of channels on this machine")
+    in_blocks = not float_work(node).kernel.startswith("conv_columns")
+    assert in_blocks == (("com.microsoft.nchwc", "Conv") in ops)
+
+
+def blocks_of_this_machine(tmp_path):
+    return optimized_ops(ir.Model(conv(16, 16, 1).graph, ir_version=8), tmp_path)
+
+
+def test_multiply_adds_count_whole_blocks():
+    assert float_work(conv(20, 18, 1)).macs == 14 * 14 * 32 * 20
+    assert integer_work(conv(20, 20, 3)).macs == 14 * 14 * 32 * 20 * 9
+    assert integer_work(conv(32, 32, 3, 4)).macs == 14 * 14 * 32 * 32 * 9  # dense
+    assert float_work(conv(18, 18, 3, 18)).macs == 14 * 14 * 18 * 9
+
+
+def test_open_sizes_are_one_sample_of_128():
+    assert shape_of(ir.val("x", shape=["n", "t", 64])) == (1, 128, 64)
+    assert shape_of(ir.val("x", shape=[2, 64])) == (2, 64)
+    assert shape_of(ir.val("x")) is None
+    assert shape_of(None) is None
+
+
+def test_without_shapes_nothing_is_said():
+    relu = ir.node("Sigmoid", [ir.val("x")], outputs=[ir.val("y")])
+    assert float_work(relu) is None
+    assert integer_work(relu) is None
+
+
+BODY = "g (float[1,16,8,8] x) => (float[?,?,?,?] y) {{ {} }}"
+
+
+@pytest.mark.parametrize(
+    ("body", "host"),
+    [
+        ("c = Conv(x, w) d = Relu(c) y = Conv(d, w)", "Conv"),
+        ("c = Conv(x, w) d = HardSwish(c) y = Conv(d, w)", "Conv"),
+        ("c = Conv(x, w) d = LeakyRelu(c) y = Conv(d, w)", "Conv"),
+        ("c = Conv(x, w) d = Elu(c) y = Conv(d, w)", None),
+        ("c = Conv(x, w) d = Relu(c) y = Add(c, d)", None),  # c has two readers
+        ("c = Conv(x, w) e = Conv(x, v) d = Add(c, e) y = Conv(d, w)", "Conv"),
+        ("c = Conv(x, w) d = Add(c, x) y = Conv(d, w)", None),  # x is not in blocks
+        ("c = Conv(x, w) e = Conv(x, v) a = Add(c, e) d = Relu(a) y = Conv(d, w)", "Add"),
+        ("c = Conv(x, w) s = Sigmoid(c) d = Mul(c, s) y = Conv(d, w)", "Sigmoid"),
+    ],
+)
+def test_float_hosts_are_what_the_runtime_fuses(tmp_path, body, host):
+    model = model_of(BODY.format(body), w=(16, 16, 1, 1), v=(16, 16, 1, 1))
+    node = next(node for node in model.graph if node.outputs[0].name == "d")
+    found = float_host(node)
+    assert (None if found is None else found.op_type) == host
+    assert (float_work(node) == Work("fused")) == (host is not None)
+    ops = [op for _, op in optimized_ops(model, tmp_path)]
+    if "ReorderInput" in ops:  # a machine with blocks of channels
+        assert (node.op_type not in ops) == (host is not None)
+
+
+@pytest.mark.parametrize(
+    ("body", "host"),
+    [
+        ("c = Conv(x, w) y = Relu(c)", "Conv"),
+        ("c = Add(x, x) y = Relu(c)", "Add"),
+        ("c = MaxPool<kernel_shape=[2,2]>(x) y = Relu(c)", None),  # keeps its scale
+        ("c = Erf(x) y = Relu(c)", None),
+        ("c = Conv(x, w) y = HardSwish(c)", None),
+    ],
+)
+def test_a_quantizer_takes_over_what_clips(body, host):
+    node = last_of(BODY.format(body), w=(16, 16, 1, 1))
+    found = integer_host(node)
+    assert (None if found is None else found.op_type) == host
+    if node.op_type == "Relu":
+        assert integer_work(node) == (None if host is None else Work("fused"))
+
+
+@pytest.mark.parametrize(
+    ("body", "float_", "integer"),
+    [
+        ("y = MaxPool<kernel_shape=[2,2]>(x)", "pool_blocked", "qpool_max"),
+        ("y = AveragePool<kernel_shape=[2,2]>(x)", "pool_blocked", "qconv_depthwise"),
+        ("y = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1]>(x)", "pool_blocked", "qpool_average"),
+        ("y = GlobalAveragePool(x)", "global_pool_blocked", "qpool_global"),
+        ("y = Softmax<axis=-1>(x)", "softmax", "qsoftmax"),
+        ("y = Softmax<axis=1>(x)", "softmax_axis", "qsoftmax_axis"),
+        ("y = Transpose<perm=[0,2,3,1]>(x)", "transpose", "byte_transpose"),
+        ("y = Concat<axis=1>(x, x)", "copy", "qconcat"),
+        ("axes = Constant<value_ints=[1]>() y = ReduceMean<keepdims=1>(x, axes)", "reduce", None),
+        ("y = Erf(x)", "activation_dear", None),
+        ("y = HardSwish(x)", "activation_cheap", "qhard_swish"),
+        ("y = Mul(x, s)", "add", "qmul"),
+        ("c = GlobalAveragePool(x) y = Mul(x, c)", "multiply_channels", "qmul"),
+    ],
+)
+def test_other_operators_have_the_kernel_of_their_class(body, float_, integer):
+    model = model_of(BODY.format(body), s=(1,), w=(16, 16, 1, 1))
+    node = model.graph[-1]
+    assert float_work(node).kernel == float_
+    found = integer_work(node)
+    assert (None if found is None else found.kernel) == integer
+    assert {float_, integer} <= {*KERNELS, None}
+
+
+def test_products_are_told_apart_by_their_rows_and_weights():
+    body = "g (float[{0},64] x, float[64,32] v) => (float[?,?] y) {{ y = MatMul(x, {1}) }}"
+    rows = last_of(body.format(8, "w"), w=(64, 32))
+    assert float_work(rows) == Work("gemm", 8 * 64 * 32, 8 * 64, 8 * 32)
+    assert integer_work(rows).kernel == "qgemm"
+    assert float_work(last_of(body.format(1, "w"), w=(64, 32))).kernel == "gemm_row"
+    both = last_of(body.format(8, "v"))
+    assert (float_work(both).kernel, integer_work(both).kernel) == ("matmul", "qmatmul")
+
+
+def test_a_border_between_convolutions_costs_layouts_as_well():
+    model = model_of(BODY.format("c = Conv(x, w) y = Relu(c)"), w=(16, 16, 1, 1))
+    value = model.graph[0].outputs[0]
+    assert quantize_work(value) == Work("quantize_image", 0, 1024, 1024)
+    assert dequantize_work(value).kernel == "dequantize_image"
+    flat = ir.val("x", shape=[1, 128, 64])
+    assert quantize_work(flat) == Work("quantize", 0, 8192, 8192)
