@@ -90,11 +90,26 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reason: str | None = None
     inputs: tuple[str | None, ...] = ()
     outputs: tuple[str | None, ...] = ()
+    times: tuple[float, float] | None = None
+    """Where it is float because that is faster: the microseconds that it takes so, and in integers,
+    borders included, by the costs of a class of CPU."""
 
     @property
     def quantized(self) -> bool:
         """Whether the node works on quantized values, itself or inside its producer."""
         return self.action != "float"
+
+    @property
+    def why(self) -> str | None:
+        """The reason, with the figures that it rests on.
+
+        >>> NodePlan(op="Conv", action="float", reason="slower", times=(22.0, 41.0)).why
+        'slower: 41 µs instead of 22 µs, borders included'
+        """
+        if self.times is None:
+            return self.reason
+        in_float, in_integers = self.times
+        return f"{self.reason}: {in_integers:g} µs instead of {in_float:g} µs, borders included"
 
 
 class Smoothing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

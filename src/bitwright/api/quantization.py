@@ -17,6 +17,7 @@ from bitwright.errors import ArgumentError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import Compute
 from bitwright.jobs.modes import apply_to_model
+from bitwright.jobs.placing import with_purpose
 from bitwright.jobs.quantization import (
     QuantizeRequest,
     RecipeSource,
@@ -28,7 +29,7 @@ from bitwright.jobs.quantization import (
 from bitwright.jobs.result import Result
 from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
 from bitwright.plan import QuantPlan
-from bitwright.recipe import Override, Selection
+from bitwright.recipe import Override, Purpose, Selection
 from bitwright.recipe.host import settle_for_host
 from bitwright.support.arguments import check_arguments
 from bitwright.support.progress import Progress
@@ -61,6 +62,8 @@ def quantize(
     data: Any = None,
     recipe: RecipeSource = None,
     target: str | None = None,
+    purpose: Purpose | None = None,
+    cpu: str | None = None,
     effort: Effort | None = None,
     limit: int | None = None,
     transform: Transform = None,
@@ -90,6 +93,10 @@ def quantize(
             path in the folder.
         recipe: a name, a `Recipe`, a dict or a file; None takes the target's own.
         target: where the model will run, `"cpu"` if not given.
+        purpose: `"size"`: integers wherever the target takes them, `"balanced"`: unless they cost
+            time, `"speed"`: only where they save time. None: as the recipe says.
+        cpu: the class of CPU whose costs decide on that, such as `"x86-vnni"`, or a file of costs
+            that `bitwright bench --costs` wrote; None: that of this machine.
         effort: what to try on top of the recipe, `"low"`: nothing, `"standard"`: other ranges,
             `"medium"`: equalization, smoothing and bias correction, too, `"high"`: also AdaRound on
             the most sensitive segments. Each is kept if the error falls on samples that it has not
@@ -132,6 +139,8 @@ def make_plan(
     data: Any = None,
     recipe: RecipeSource = None,
     target: str | None = None,
+    purpose: Purpose | None = None,
+    cpu: str | None = None,
     effort: Effort | None = None,
     limit: int | None = None,
     transform: Transform = None,
@@ -160,11 +169,12 @@ _CALIBRATION = ("data", "limit", "transform", "holdout", "sketches", "memory_bud
 def _request(**given: Any) -> QuantizeRequest:
     """Return what `quantize` and `make_plan` ask for by these arguments."""
     asked, engine = given.pop("recipe"), open_engine(given.pop("engine"))
+    recipe = settle_for_host(load_recipe(asked, given.pop("target")))
     read = {name: given.pop(name) for name in _CALIBRATION}
     return QuantizeRequest(
         source=given.pop("model"),
         asked=asked,
-        recipe=settle_for_host(load_recipe(asked, given.pop("target"))),
+        recipe=with_purpose(recipe, given.pop("purpose"), given.pop("cpu")),
         calibration=Calibration(**read, engine=engine),
         compute=Compute(given.pop("device", "cpu"), given.pop("work", None)),
         **given,

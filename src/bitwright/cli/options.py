@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,7 @@ __all__ = [
     "Model",
     "ModelOrFolder",
     "Output",
+    "PlacingOptions",
     "PlanPath",
     "Provider",
     "QuantizedModel",
@@ -182,7 +184,11 @@ class DataOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleOptions(DataOptions):
-    """Options for samples of the user's own, or random ones."""
+    """Options for samples of the user's own, or random ones.
+
+    >>> SampleOptions(random_data=2, input_shape=["image=1x8"]).source().shapes
+    {'image': (1, 8)}
+    """
 
     random_data: int | None = option(
         "N", "Use N random samples instead of data: shows that it runs, not how well."
@@ -251,6 +257,41 @@ class RunOptions:
             "memory_budget": budget,
             "engine": self.engine,
         }
+
+
+_Purpose = StrEnum("_Purpose", ["balanced", "speed", "size"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacingOptions:
+    """Options for what integers are for, and the CPU that they have to be faster on.
+
+    >>> PlacingOptions(purpose=_Purpose.speed, costs=Path("mine.json")).arguments()
+    {'purpose': 'speed', 'cpu': 'mine.json'}
+    """
+
+    purpose: _Purpose | None = option(
+        None,
+        "balanced: integers unless they cost time; speed: where they save time; size: wherever the "
+        "target takes them.",
+        "--for",
+    )
+    cpu: str | None = option(
+        "CLASS",
+        "The class of CPU whose costs count, such as x86-vnni; that of this machine if not given.",
+    )
+    costs: Path | None = option("FILE", "Costs that 'bitwright bench --costs' measured.")
+
+    def arguments(self) -> dict[str, str | None]:
+        """Return the arguments of `bitwright.quantize` that the options stand for."""
+        if None not in (self.cpu, self.costs):
+            raise typer.BadParameter("--cpu names measured costs, and --costs a file of them")
+        cpu = self.cpu if self.costs is None else str(self.costs)
+        return {"purpose": None if self.purpose is None else self.purpose.value, "cpu": cpu}
+
+    def words(self) -> dict[str, object]:
+        """Return the options as they are typed."""
+        return {"for": self.purpose, "cpu": self.cpu, "costs": self.costs}
 
 
 def read_shapes(texts: Sequence[str], option: str = "--input-shape") -> dict[str, Any] | None:

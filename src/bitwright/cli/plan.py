@@ -30,13 +30,14 @@ def plan_command(
     weights: opt.Weights = None,
     samples: opt.SampleOptions,
     recipe: RecipeChoice,
+    placing: opt.PlacingOptions,
     effort: opt.Effort = None,
     sketches: opt.Sketches = None,
     run: opt.RunOptions,
     screen: Screen,
 ) -> None:
     """Write a plan of how to quantize: to read, edit and apply."""
-    given = {**samples.arguments(), **run.arguments()}
+    given = {**samples.arguments(), **run.arguments(), **placing.arguments()}
 
     from bitwright import graph
     from bitwright.api import make_plan

@@ -39,6 +39,7 @@ class QuantizeOptions:
         "The model was trained with Q/DQ pairs: keep its scales, and write it so that the runtime "
         "fuses it. Needs no data."
     )
+    placing: opt.PlacingOptions
     effort: opt.Effort = None
     sketches: opt.Sketches = None
     plan_out: Path | None = option(
@@ -66,7 +67,7 @@ class QuantizeOptions:
         if self.qat:
             later = {"effort": self.effort, "sketches": self.sketches, "weights": self.weights}
             later |= {"memory_budget": self.run.memory_budget, "engine": self.run.engine}
-            _refuse_calibration({**asdict(self.recipe), **later})
+            _refuse_calibration({**asdict(self.recipe), **self.placing.words(), **later})
 
     def check_destinations(self, model: Path) -> None:
         """Refuse to overwrite what is read."""
@@ -87,6 +88,7 @@ class QuantizeOptions:
         # Sketches of random data are left out: with them the data would not be run.
         further = {
             "weights": self.weights,
+            **self.placing.words(),
             "no_holdout": not self.holdout,
             "effort": self.effort,
             "plan_out": self.plan_out,

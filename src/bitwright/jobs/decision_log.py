@@ -22,5 +22,5 @@ def log_decisions(plan: QuantPlan) -> None:
         _LOGGER.info("note: %s", note)
     if _LOGGER.isEnabledFor(logging.DEBUG):
         for name, node in plan.nodes.items():
-            reason = f", {node.reason}" if node.reason else ""
+            reason = f", {node.why}" if node.reason else ""
             _LOGGER.debug("node %r (%s): %s%s", name, node.op, node.action, reason)

@@ -138,7 +138,7 @@ class Result(Summarized):
     def to_pandas(self) -> Any:
         """Return what became of each node as a pandas DataFrame."""
         rows = [
-            {"node": name, "op": node.op, "action": node.action, "reason": node.reason}
+            {"node": name, "op": node.op, "action": node.action, "reason": node.why}
             for name, node in self.plan.nodes.items()
         ]
         return data_frame(rows, columns=["node", "op", "action", "reason"])

@@ -30,6 +30,7 @@ from bitwright.jobs.calibration import (
 from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, assess_model, emit_model
+from bitwright.jobs.placing import place_by_cost
 from bitwright.jobs.result import Result
 from bitwright.jobs.smoothing import smooth_activations
 from bitwright.plan import QuantPlan
@@ -145,6 +146,7 @@ def decide_layout(prepared: Prepared, layout: Layout, calibrated: Calibrated) ->
         fingerprint=prepared.fingerprint,
         tool=TOOL,
     )
+    plan = place_by_cost(prepared, plan, calibrated.evaluation.samples)
     notes = [*prepared.notes, *random_data_notes(calibrated.random), *plan.notes]
     return msgspec.structs.replace(plan, notes=notes, random_data=calibrated.random)
 

@@ -239,7 +239,11 @@ def distance_between(found: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def mix(quantized: Tensors, floats: Tensors, ratio: float, generator: Any) -> Tensors:
-    """Return what the quantized model gives; for part of the elements what the float one does."""
+    """Return what the quantized model gives, and for part of the elements what the float one does.
+
+    >>> mix({"x": torch.ones(2)}, {"x": torch.zeros(2)}, ratio=1.0, generator=None)
+    {'x': tensor([1., 1.])}
+    """
     if ratio >= 1:
         return quantized
     mixed = {}

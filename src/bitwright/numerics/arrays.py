@@ -25,7 +25,11 @@ _CHUNK = 1 << 16
 
 
 class Arrays:
-    """Operations on numpy arrays; a class below has the same ones for torch."""
+    """Operations on numpy arrays; a class below has the same ones for torch.
+
+    >>> NUMPY.rint(NUMPY.array([0.5, 1.5]))
+    array([0., 2.], dtype=float32)
+    """
 
     name = "numpy"
     device = "cpu"
@@ -81,7 +85,11 @@ class Arrays:
         return values
 
     def codes(self, values: Any) -> Any:
-        """Return whole numbers from 0 to 255 as bytes."""
+        """Return whole numbers from 0 to 255 as bytes.
+
+        >>> NUMPY.codes(np.float32([3, 255])).dtype
+        dtype('uint8')
+        """
         return np.asarray(values).astype(np.uint8)
 
     def empty_codes(self, *shape: int) -> Any:
@@ -279,7 +287,11 @@ def float_type(name: Float) -> Any:
 
 
 def arrays_on(name: str) -> Arrays:
-    """Return the operations for "numpy", "torch" (its CPU), "cuda" or "cuda:1"."""
+    """Return the operations for "numpy", "torch" (its CPU), "cuda" or "cuda:1".
+
+    >>> arrays_on("numpy").name
+    'numpy'
+    """
     if name == "numpy":
         return NUMPY
     if name == "torch":

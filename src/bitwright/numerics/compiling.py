@@ -13,7 +13,11 @@ __all__ = ["compiled", "default_engine"]
 
 
 def default_engine() -> str:
-    """Return "numba", or "numpy" where numba is missing or switched off (`BITWRIGHT_NUMBA=0`)."""
+    """Return "numba", or "numpy" where numba is missing or switched off (`BITWRIGHT_NUMBA=0`).
+
+    >>> default_engine() in ("numba", "numpy")
+    True
+    """
     if os.environ.get("BITWRIGHT_NUMBA", "1") == "0":
         return "numpy"
     return "numba" if _numba_is_there() else "numpy"

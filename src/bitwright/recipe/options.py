@@ -12,7 +12,9 @@ from bitwright.recipe.emulate import moved_from
 from bitwright.recipe.sizes import SizeRule
 from bitwright.support.settings import Settings
 
-__all__ = ["Placement", "Selection", "SmoothQuant"]
+__all__ = ["Placement", "Purpose", "Selection", "SmoothQuant"]
+
+Purpose = Literal["size", "balanced", "speed"]
 
 
 class Selection(Settings, frozen=True, kw_only=True):
@@ -109,6 +111,12 @@ class Placement(Settings, frozen=True, kw_only=True):
     more bits: a second pair behind the first."""
     same_scale_ops: tuple[str, ...] = ()
     """Op types whose computed inputs have one scale, which covers all of them."""
+    purpose: Purpose = "size"
+    """"size": integers wherever the target takes them; "balanced": unless they cost time, by the
+    costs of `cpu`; "speed": only where they save time. The last two write each node in its fastest
+    exact form."""
+    cpu: str | None = None
+    """The class of CPU whose costs count, or a file of costs; None: that of this machine."""
 
 
 class SmoothQuant(Settings, frozen=True, kw_only=True):

@@ -42,7 +42,11 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatrixGrid:
-    """The levels of a weight [K, N]: codes from 0 on, the code of zero, a scale for each column."""
+    """The levels of a weight [K, N]: codes from 0 on, the code of zero, a scale for each column.
+
+    >>> MatrixGrid(4, np.ones(2), np.array([8, 8])).round(np.array([[1.4, -9.0]])).tolist()
+    [[1.0, -8.0]]
+    """
 
     bits: int
     scales: F64
@@ -68,13 +72,24 @@ class MatrixGrid:
 
 
 def trusted_moment(moment: F64, rows: int) -> F64:
-    """Return a second moment, off its diagonal shrunk by what so many rows say of it."""
+    """Return a second moment, off its diagonal shrunk by what so many rows say of it.
+
+    >>> trusted_moment(np.array([[2.0, 1.0], [1.0, 2.0]]), 4)
+    array([[2. , 0.5],
+           [0.5, 2. ]])
+    """
     share = min(1.0, rows / (ROWS_PER_WEIGHT * len(moment)))
     return share * moment + (1 - share) * np.diag(moment.diagonal())
 
 
 def fit_scales(weights: Array, grid: MatrixGrid, metric: Array) -> MatrixGrid:
-    """Return the grid with each column's range shrunk to where its weighted error is least."""
+    """Return the grid with each column's range shrunk to where its weighted error is least.
+
+    >>> grid = MatrixGrid(2, np.array([1.0]), np.array([2]))
+    >>> column = np.array([[1.0], [0.6], [0.6]])
+    >>> fit_scales(column, grid, np.array([0.0, 1.0, 1.0])).scales.round(2).tolist()
+    [0.6]
+    """
     best = np.full(len(grid.scales), np.inf)
     scales = grid.scales.copy()
     for shrink in SHRINKS:
@@ -86,7 +101,11 @@ def fit_scales(weights: Array, grid: MatrixGrid, metric: Array) -> MatrixGrid:
 
 
 def output_errors(change: Array, moment: F64) -> F64:
-    """Return d' H d of each column."""
+    """Return d' H d of each column.
+
+    >>> output_errors(np.array([[1.0], [-1.0]]), np.array([[2.0, 1.0], [1.0, 2.0]]))
+    array([2.])
+    """
     return np.asarray(((moment @ change) * change).sum(axis=0))
 
 

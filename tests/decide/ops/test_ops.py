@@ -108,6 +108,7 @@ LISTS = {
     "compat/vai_q_onnx/static.py": (1, "what the vendor's tool does"),
     "decide/casting.py": (1, "operators whose results have a type of their own"),
     "decide/layout/dynamic.py": (1, "a function for each"),
+    "decide/placement/kernels.py": (16, "the runtime's kernels, each with its operators"),
     "emit/dynamic.py": (1, "a function for each"),
     "emit/qlinear_graph.py": (1, "operators of the standard domain that it writes"),
     "emit/qlinear_rules.py": (1, "a function for each"),
@@ -126,6 +127,7 @@ LISTS = {
     "prepare/fuse_instance_norm.py": (1, "the pattern of a written-out norm"),
     "recipe/named.py": (1, "the values of an option"),
     "recipe/emulate.py": (1, "the values of an option"),
+    "run/session.py": (1, "nodes that passes of the runtime are for"),
     "targets/npu_operations.py": (4, "hardware as data"),
 }
 

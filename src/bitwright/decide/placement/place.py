@@ -1,0 +1,207 @@
+"""Placement by cost: which of a plan's integer nodes are to be float, since that is faster.
+
+The prices are what kernels take by the cost table of a class of CPU: each node's in float and in
+its cheapest integer form, and those of borders, where a tensor changes from one to the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from bitwright.decide.ops import LINEAR_OPS
+from bitwright.decide.placement.cut import FLOAT, INTEGERS, Price, cheapest, priced
+from bitwright.decide.placement.kernels import (
+    dequantize_work,
+    float_host,
+    float_work,
+    integer_host,
+    integer_work,
+    quantize_work,
+)
+from bitwright.graph import iter_values
+from bitwright.graph.constants import is_constant
+from bitwright.plan import QuantPlan
+from bitwright.targets.costs import CostTable, Work
+
+__all__ = ["Placed", "place"]
+
+MIN_GAIN = 0.1
+"""A model of which integers would save less by the costs stays float: they are estimates."""
+
+_BOUND_TO_NEIGHBOURS = frozenset({"MaxPool"})
+"""The runtime computes them on blocks of integers only where both neighbours are integer nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where the nodes of a plan run by cost."""
+
+    times: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Node that is to be float -> its microseconds there and in integers, with the borders."""
+    float_time: float = 0.0
+    """Microseconds of the whole model in float."""
+    planned_time: float = 0.0
+    """Of the plan as it was."""
+    time: float = 0.0
+    """Of the model as placed."""
+
+
+def place(
+    model: ir.Model, plan: QuantPlan, costs: CostTable, *, preference: float
+) -> Placed | None:
+    """Return which integer nodes of a plan are to be float; None: sizes of products are unknown.
+
+    Integers are taken where they take less than `preference` times the time of float.
+    """
+    sites = _Sites(model, plan, costs)
+    if not sites.are_known():
+        return None
+    prices = [*sites.prices()]
+    wished = [
+        price._replace(time=price.time * (1 / preference if price.integers == (INTEGERS,) else 1))
+        for price in prices
+    ]
+    chosen, planned = cheapest(wished), frozenset(sites.planned)
+    always = sites.always_float()
+    in_float, placed = always + priced(prices, ()), always + priced(prices, chosen)
+    if placed > (1 - MIN_GAIN) * in_float:
+        chosen, placed = frozenset[str](), in_float
+    left = [name for name in sites.planned if name not in chosen]
+    return Placed(
+        times=dict(zip(left, _times(left, prices, chosen), strict=True)),
+        float_time=in_float,
+        planned_time=always + priced(prices, planned | sites.with_forms),
+        time=placed,
+    )
+
+
+def _times(
+    names: Iterable[str], prices: Sequence[Price], chosen: frozenset[str]
+) -> Iterable[tuple[float, float]]:
+    """Yield what each of these nodes takes in float and in integers, the others as chosen."""
+    touched = defaultdict[str, list[Price]](list)
+    for price in prices:
+        if math.isfinite(price.time):
+            for name in dict.fromkeys((*price.integers, *price.floats)):
+                touched[name].append(price)
+    for name in names:
+        yield tuple(
+            round(priced(touched[name], one), 1) for one in (chosen - {name}, chosen | {name})
+        )  # type: ignore[misc]  # two of them
+
+
+class _Sites:
+    """The nodes that may run in integers, and what each answer costs."""
+
+    def __init__(self, model: ir.Model, plan: QuantPlan, costs: CostTable) -> None:
+        self._plan, self._costs = plan, costs
+        self._names = {value: name for name, value in iter_values(model)}
+        self._paired = {e.tensor for e in plan.tensors.values() if e.role == "activation"}
+        self._nodes = [node for node in model.graph if (node.name or "") in plan.nodes]
+        self.planned = [n.name or "" for n in self._nodes if plan.nodes[n.name or ""].quantized]
+        known = set(self.planned)
+        forms = [n for n in self._nodes if n.name not in known and self._has_form(n)]
+        self.with_forms = frozenset(node.name or "" for node in forms)
+        """Float nodes between pairs that are written in integers where both pairs stay."""
+        self._either = known | self.with_forms
+
+    def are_known(self) -> bool:
+        """Whether it can be said what each product takes."""
+        products = [n for n in self._nodes if n.name in self._either and n.op_type in LINEAR_OPS]
+        return all(float_work(node) is not None for node in products)
+
+    def always_float(self) -> float:
+        """Return what the nodes take that are float wherever all others run."""
+        return sum(
+            self._time(float_work(node))
+            for node in self._nodes
+            if node.name not in self._either and self._host(node, float_host) in (None, FLOAT)
+        )
+
+    def prices(self) -> Iterable[Price]:
+        """Yield all that depends on where nodes run."""
+        for node in self._nodes:
+            yield from self._own(node)
+            for value in node.outputs:
+                yield from self._border(value, self._side(node))
+            if node.name in self._either and node.op_type in _BOUND_TO_NEIGHBOURS:
+                yield from self._bind(node)
+        inputs = (value for value in self._names if value.producer() is None)
+        for value in inputs:
+            if not is_constant(value):
+                yield from self._border(value, FLOAT)
+
+    def _own(self, node: ir.Node) -> Iterable[Price]:
+        side, host = self._side(node), self._host(node, float_host)
+        in_float = self._time(float_work(node))
+        if host is not None:  # its kernel does this as well, if it is float
+            if host != FLOAT:
+                yield Price((host,), (side,), in_float)
+        elif side != FLOAT:
+            yield Price((INTEGERS,), (side,), in_float)
+        if side == FLOAT:
+            return
+        maker = self._host(node, integer_host)
+        if maker is not None:
+            yield Price((side,), (maker,), math.inf)
+            if maker != FLOAT:
+                yield Price((maker,), (side,), math.inf)
+            return
+        work = integer_work(node)
+        yield Price((side,), (FLOAT,), self._time(work) if work else self._between_pairs(node))
+
+    def _between_pairs(self, node: ir.Node) -> float:
+        """Return what a node takes that runs in float between pairs."""
+        read = [v for v in node.inputs if v is not None and self._names.get(v) in self._paired]
+        written = [v for v in node.outputs if self._names.get(v) in self._paired]
+        works = (*map(dequantize_work, read), *map(quantize_work, written), float_work(node))
+        return sum(map(self._time, works))
+
+    def _border(self, value: ir.Value, writer: str) -> Iterable[Price]:
+        """Yield what it costs that a tensor is written in one of both and read in the other."""
+        readers = dict.fromkeys(self._side(use.node) for use in value.uses())
+        if self._names.get(value) not in self._paired:  # what is computed with its readers
+            for reader in readers:
+                if FLOAT not in (writer, reader):
+                    yield Price((writer,), (reader,), math.inf)
+                    yield Price((reader,), (writer,), math.inf)
+            return
+        if value.is_graph_output():
+            readers[FLOAT] = None
+        integers = tuple(name for name in readers if name != FLOAT)
+        if integers:
+            yield Price(integers, (writer,), self._time(quantize_work(value)))
+        if writer != FLOAT and readers:
+            yield Price((writer,), tuple(readers), self._time(dequantize_work(value)))
+
+    def _bind(self, node: ir.Node) -> Iterable[Price]:
+        """Keep a node in integers only with its neighbours."""
+        maker = None if node.inputs[0] is None else node.inputs[0].producer()
+        around = [FLOAT if maker is None else self._side(maker)]
+        around += [self._side(use.node) for use in node.outputs[0].uses()]
+        for other in dict.fromkeys(around):
+            yield Price((node.name or "",), (other,), math.inf)
+
+    def _has_form(self, node: ir.Node) -> bool:
+        """Whether a float node between pairs has a form in integers."""
+        if self._plan.nodes[node.name or ""].quantized or integer_work(node) is None:
+            return False
+        data = [v for v in node.inputs[:1] if v is not None]
+        return all(self._names.get(value) in self._paired for value in (*data, *node.outputs))
+
+    def _side(self, node: ir.Node) -> str:
+        name = node.name or ""
+        return name if name in self._either else FLOAT
+
+    def _host(self, node: ir.Node, find: Callable[[ir.Node], ir.Node | None]) -> str | None:
+        """Return where the node runs that computes this one as well; None: it is alone."""
+        host = find(node)
+        return None if host is None else self._side(host)
+
+    def _time(self, work: Work | None) -> float:
+        return 0.0 if work is None else self._costs.time(work)

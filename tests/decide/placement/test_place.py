@@ -1,0 +1,195 @@
+"""Placement by cost on models whose best placement is known, and by planted prices."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from support.models import build, constants_of, make_samples, node, normal, ops, weight
+
+import bitwright
+from bitwright.decide.left_float import leave_float
+from bitwright.decide.placement.kernels import KERNELS
+from bitwright.decide.placement.place import MIN_GAIN, place
+from bitwright.errors import RecipeError, TargetError
+from bitwright.jobs.opening import open_model
+from bitwright.recipe import Recipe
+from bitwright.targets.costs import Cost, CostTable, read_costs
+
+CPU = "x86-vnni"
+
+
+def make_chain(channels=64, size=14):
+    """Convolution, Relu, MaxPool, convolution, Sigmoid times itself, convolution, a float end."""
+    nodes = [
+        node("Conv", ["x", "w1"], ["c1"], name="first", pads=[1, 1, 1, 1]),
+        node("Relu", ["c1"], ["r1"], name="relu"),
+        node("MaxPool", ["r1"], ["p"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", ["p", "w2"], ["c2"], name="second", pads=[1, 1, 1, 1]),
+        node("Sigmoid", ["c2"], ["s"], name="gate"),
+        node("Mul", ["c2", "s"], ["m"], name="swish"),
+        node("Conv", ["m", "w3"], ["c3"], name="third", pads=[1, 1, 1, 1]),
+        node("Erf", ["c3"], ["y"], name="end"),
+    ]
+    shape = (channels, channels, 3, 3)
+    constants = {f"w{i}": weight(*shape, seed=i) for i in (1, 2, 3)}
+    half = size // 2
+    return build(
+        nodes,
+        {"x": [1, channels, size, size]},
+        {"y": [1, channels, half, half]},
+        constants,
+    )
+
+
+@pytest.fixture(scope="module")
+def chain():
+    model = make_chain()
+    plan = bitwright.make_plan(model, data=make_samples(model), recipe={"base": "int8"})
+    return open_model(model, Recipe()).model, plan
+
+
+def planted(**calls):
+    """Return a table in which each kernel takes 1 microsecond, but for these."""
+    kernels = {name: Cost(call=calls.get(name, 1.0)) for name in KERNELS}
+    free = {name: Cost() for name in ("view", "fused")}
+    return CostTable(cpu=CPU, kernels=kernels | free)
+
+
+def dear_integers(**more):
+    return {name: 100.0 for name in KERNELS if name.startswith("q")} | more
+
+
+def test_integers_that_cost_nothing_are_all_taken(chain):
+    model, plan = chain
+    table = planted(**{name: 100.0 for name in KERNELS if name.startswith("conv")})
+    placed = place(model, plan, table, preference=1.0)
+    assert placed is not None and not placed.times
+    assert placed.time == placed.planned_time < placed.float_time
+
+
+def test_integers_that_only_cost_are_all_left(chain):
+    model, plan = chain
+    placed = place(model, plan, planted(**dear_integers()), preference=1.0)
+    assert placed is not None
+    assert set(placed.times) == {name for name, n in plan.nodes.items() if n.quantized}
+    assert placed.time == placed.float_time < placed.planned_time
+    assert all(in_float < in_integers for in_float, in_integers in placed.times.values())
+
+
+def test_a_gain_within_the_error_of_estimates_is_none(chain):
+    model, plan = chain
+    same = {name: 100.0 for name in KERNELS if "conv" in name}
+    close = same | {name: 100.0 * (1 - MIN_GAIN / 2) for name in same if name.startswith("q")}
+    placed = place(model, plan, planted(**close), preference=1.0)
+    assert placed is not None and placed.time == placed.float_time
+    clear = same | {name: 100.0 * (1 - 3 * MIN_GAIN) for name in same if name.startswith("q")}
+    placed = place(model, plan, planted(**clear), preference=1.0)
+    assert placed is not None and placed.time < (1 - MIN_GAIN) * placed.float_time
+
+
+def test_a_pool_is_in_integers_only_with_its_neighbours(chain):
+    model, plan = chain
+    for preference in (1.0, 1.05):
+        for first, border in itertools.product((0.5, 300.0), (0.1, 5.0, 60.0)):
+            costs = {"conv_blocked": first, "quantize_image": border, "dequantize_image": border}
+            placed = place(model, plan, planted(**costs, qconv=20.0), preference=preference)
+            assert placed is not None
+            if "pool" not in placed.times:
+                assert not {"first", "second"} & set(placed.times)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_subset_of_nodes_is_faster_by_the_same_prices(chain, seed):
+    """All placements, priced by `place` itself as the plan that it is given."""
+    model, plan = chain
+    rng = np.random.default_rng(seed)
+    table = planted(**dict(zip(KERNELS, rng.uniform(1, 60, len(KERNELS)), strict=True)))
+    found = place(model, plan, table, preference=1.0)
+    assert found is not None
+    free = [name for name, n in plan.nodes.items() if n.quantized and name != "relu"]
+    for count in range(len(free) + 1):
+        for chosen in itertools.combinations(free, count):
+            left = set(chosen) | ({"relu"} if "first" in chosen else set())
+            if "pool" not in left and {"first", "second"} & left:
+                continue  # it goes with its neighbours
+            tried = place(
+                model, leave_float(model, plan, dict.fromkeys(left, "")), table, preference=1
+            )
+            assert tried is not None
+            assert found.time <= tried.planned_time + 1e-6 or found.time == found.float_time
+
+
+def test_products_of_unknown_sizes_are_not_placed():
+    nodes = [node("Conv", ["x", "w"], ["y"], name="conv", pads=[1, 1, 1, 1])]
+    model = build(nodes, {"x": None}, {"y": None}, {"w": weight(8, 8, 3, 3)})
+    sample = {"x": normal(1, 8, 9, 9)}
+    plan = bitwright.make_plan(model, data=[sample], recipe={"base": "int8"})
+    assert place(open_model(model, Recipe()).model, plan, read_costs(CPU), preference=1) is None
+
+
+# As users ask for it ------------------------------------------------------------------------
+
+
+def test_a_placed_model_says_why_and_is_closer_to_float(tmp_path):
+    model = make_chain(channels=8)
+    samples = make_samples(model)
+    sized = bitwright.quantize(model, data=samples, recipe="int8")
+    placed = bitwright.quantize(model, data=samples, recipe="int8", purpose="speed", cpu=CPU)
+    assert sized.plan.recipe.place.cpu is None and "quantized" not in str(sized.plan.notes)
+    assert any("placed by the costs of x86-vnni" in note for note in placed.plan.notes)
+    left = {n: p for n, p in placed.plan.nodes.items() if p.times is not None}
+    assert left and all("µs instead of" in (p.why or "") for p in left.values())
+    assert placed.outputs[0].sqnr > sized.outputs[0].sqnr
+    again = bitwright.apply_plan(placed.plan, model)
+    assert again.plan.nodes == placed.plan.nodes
+    assert again.to_proto().graph == placed.to_proto().graph
+
+
+def test_a_model_that_is_fastest_in_float_stays_so():
+    nodes = [
+        node("Gemm", ["x", "w1"], ["h"], name="in"),
+        node("Relu", ["h"], ["r"], name="relu"),
+        node("Gemm", ["r", "w2"], ["y"], name="out"),
+    ]
+    constants = {"w1": weight(16, 32), "w2": weight(32, 4)}
+    model = build(nodes, {"x": [1, 16]}, {"y": [1, 4]}, constants)
+    result = bitwright.quantize(
+        model, data=make_samples(model), recipe="int8", purpose="balanced", cpu=CPU
+    )
+    assert not result.quantized and "QuantizeLinear" not in ops(result.model)
+    assert all(np.array_equal(a, constants[n]) for n, a in constants_of(result.model).items())
+
+
+@pytest.mark.parametrize("purpose", ["balanced", "speed"])
+def test_the_same_input_gives_the_same_bytes(purpose):
+    model = make_chain(channels=16)
+    one, other = (
+        bitwright.quantize(
+            model, data=make_samples(model), recipe="int8", purpose=purpose, cpu=CPU
+        ).to_proto()
+        for _ in range(2)
+    )
+    assert one.SerializeToString() == other.SerializeToString()
+
+
+def test_what_cannot_be_placed_is_refused():
+    model, data = make_chain(channels=8), [{"x": normal(1, 8, 14, 14)}]
+    with pytest.raises(RecipeError, match="is not for these: it needs static mode"):
+        bitwright.quantize(model, data=data, recipe="int8-dynamic", purpose="speed")
+    with pytest.raises(RecipeError, match="add purpose='balanced'"):
+        bitwright.quantize(model, data=data, recipe="int8", cpu=CPU)
+    with pytest.raises(TargetError, match="Did you mean 'x86-vnni'"):
+        bitwright.quantize(model, data=data, recipe="int8", purpose="speed", cpu="x86-vni")
+
+
+def test_costs_of_ones_own_decide(tmp_path):
+    model, path = make_chain(channels=16), tmp_path / "mine.json"
+    kernels = {name: {"call": 100.0 if name.startswith("q") else 1.0} for name in KERNELS}
+    path.write_text(json.dumps({"cpu": CPU, "kernels": kernels}))
+    data = make_samples(model)
+    result = bitwright.quantize(model, data=data, recipe="int8", purpose="speed", cpu=str(path))
+    assert not result.quantized
+    assert str(path) not in result.plan.to_json()  # the class alone
