@@ -110,3 +110,9 @@ def test_n_bit_products_are_integer_only_at_the_level_that_rounds_activations(le
     found = measure_coverage(bitwright.quantize(model, recipe=recipe).model)
     assert (found.products, found.integer_products) == (1, integers)
     assert found.multiply_adds == 2 * 32 * 16
+
+
+def test_coverage_is_told_in_words():
+    found = Coverage(12, 10, 2_000_000, 1_900_000)
+    assert found.describe() == "10 of 12 products in integers (95 % of multiply-adds)"
+    assert Coverage(0, 0, 0, 0).describe() == "no products"

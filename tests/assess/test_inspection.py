@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import onnx_ir as ir
 import pytest
 from support.models import make_cnn, make_mlp, make_samples
 
 import bitwright
+from bitwright.assess.inspection import show_type
 from bitwright.recipe import Recipe
 
 
@@ -102,3 +104,7 @@ def test_metadata_that_somebody_else_wrote_is_ignored():
         facts = bitwright.inspect(model)
         assert facts.float_ops == {}
         assert facts.quantized_ops["Conv"] == 2
+
+
+def test_types_are_shown_with_open_sizes():
+    assert show_type(ir.val("x", ir.DataType.FLOAT, ["n", 3])) == "float[n,3]"

@@ -126,3 +126,7 @@ def test_energies_add_up_over_arrays_of_any_shape():
     assert signal_and_noise([a, b], [a, b + 1]) == (6.0, 4.0)
     with pytest.raises(ValueError, match="shorter"):
         signal_and_noise([a], [])
+
+
+def test_numbers_are_cut_off_half_a_step_beyond_the_last_codes():
+    assert Codes(0.5, 10, 0, 255).bounds == (-5.25, 122.75)

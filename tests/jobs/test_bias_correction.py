@@ -11,6 +11,7 @@ import bitwright
 from bitwright import AdaRound, Recipe, load_recipe
 from bitwright.data import HoldoutSplit
 from bitwright.errors import DataError, PlanError, RecipeError
+from bitwright.jobs.bias_correction import _thinning
 from bitwright.numerics.types import INT8, INT16
 
 
@@ -393,3 +394,9 @@ def test_a_plan_with_gains_that_do_not_fit_is_refused():
     plan = msgspec.structs.replace(plan, weight_gains={"other": [1.0]})
     with pytest.raises(PlanError, match="gains for 'other', of which it has no entry"):
         bitwright.apply_plan(plan, model)
+
+
+def test_places_are_thinned_out_and_channels_are_not():
+    whole, every_other = slice(None), slice(1, None, 2)
+    assert _thinning((1, 16, 64, 64), 1) == (whole, whole, every_other, every_other)
+    assert _thinning((1, 16, 8, 8), 1) == (whole,) * 4

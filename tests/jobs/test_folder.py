@@ -11,7 +11,7 @@ from support.folders import Letters, make_folder, make_idle, make_text, make_vis
 from support.language_models import VOCABULARY, make_block, make_samples
 
 import bitwright
-from bitwright import TextData
+from bitwright import TextData, load_recipe
 from bitwright.errors import (
     ArgumentError,
     DataError,
@@ -19,7 +19,7 @@ from bitwright.errors import (
     NothingQuantizedError,
     OutputError,
 )
-from bitwright.jobs.folder import ModelFolder
+from bitwright.jobs.folder import ModelFolder, _data_free
 
 
 @pytest.fixture
@@ -248,3 +248,7 @@ def test_data_files_that_models_share_count_once(folder):
     assert found.models["twin.onnx"] == ("twin.onnx", "model.onnx.data")
     names = ("model.onnx", "twin.onnx", "model.onnx.data")
     assert found.size([*found.models]) == sum((folder / name).stat().st_size for name in names)
+
+
+def test_without_data_weights_are_rounded_to_the_nearest():
+    assert _data_free(load_recipe("int4-gptq")).weights == load_recipe("int4-rtn").weights

@@ -7,6 +7,7 @@ import pytest
 from support.models import make_cnn, make_samples
 
 import bitwright
+from bitwright.jobs.result import show_shrinkage
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +59,8 @@ def test_the_size_is_that_of_the_file_before_it_is_written(recipe, tmp_path):
     before = result.size
     result.save(tmp_path / "q.onnx")
     assert before == result.size == (tmp_path / "q.onnx").stat().st_size
+
+
+def test_sizes_are_compared_in_words():
+    assert show_shrinkage(300, 100) == "3.00x smaller"
+    assert show_shrinkage(100, 150) == "1.50x larger"

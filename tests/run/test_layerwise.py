@@ -1,5 +1,7 @@
 """Running a model layer by layer: all samples together, each node once, changes seen behind."""
 
+import tempfile
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -94,8 +96,9 @@ def test_no_sample_is_an_error():
         LayerwiseRun(chain(), STARTS, [])
 
 
-def test_the_spool_leaves_nothing_behind(tmp_path):
-    with LayerwiseRun(chain(), STARTS, samples(), folder=tmp_path) as run:
+def test_the_spool_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with LayerwiseRun(chain(), STARTS, samples()) as run:
         next(iter(run))
         assert list(tmp_path.iterdir())
     assert not list(tmp_path.iterdir())

@@ -20,8 +20,9 @@ import bitwright
 from bitwright import load_recipe
 from bitwright.errors import TargetError
 from bitwright.numerics.types import FLOAT8E4M3FN, INT8, UINT8, UINT16
-from bitwright.recipe import RECIPES, Recipe, host
+from bitwright.recipe import RECIPES, Recipe, host, named_recipe
 from bitwright.targets import TARGETS, find_target
+from bitwright.verification.fitting import fit_recipe, why_unfit
 
 EVERY = [
     f"{name}:{variant}" if variant else name
@@ -378,3 +379,17 @@ def test_low_bit_weights_that_a_target_has_no_form_for_are_refused():
     recipe = load_recipe("int4-rtn").replace(weights={"bits": 2})
     with pytest.raises(TargetError, match="weights of 2 bits, and not 4 or 8"):
         load_recipe(recipe, "webgpu")
+
+
+def test_recipes_are_fitted_to_rules_or_said_to_be_unfit():
+    fitted = fit_recipe(named_recipe("a16w8"), find_target("qualcomm-htp:v68"))
+    assert fitted.place.per_tensor_ops == (
+        "Gemm",
+        "InstanceNormalization",
+        "LayerNormalization",
+        "MatMul",
+        "RMSNormalization",
+    )
+    assert why_unfit(named_recipe("int8"), find_target("nvidia-tensorrt")) == (
+        "uint8 activations, and not int8, float8e4m3fn or float4e2m1"
+    )

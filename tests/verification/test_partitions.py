@@ -6,6 +6,7 @@ import pytest
 from support.models import build, node, normal
 
 from bitwright.graph import infer_shapes
+from bitwright.verification import Residence
 from bitwright.verification.findings import Finding
 from bitwright.verification.partitions import find_residence
 from bitwright.verification.view import TargetView
@@ -66,3 +67,10 @@ def test_pairs_that_leave_cut_the_graph_and_tensors_take_their_operator_along(vi
     assert (stays.resident_ops, stays.partitions) == (6, 1)
     scale = Finding("power_of_two", "d", "its scale 0.1 is no power of two", consequence="leaves")
     assert find_residence(view, [scale]).resident_ops == 5
+
+
+def test_residence_is_told_in_words():
+    assert Residence(12, 11, 9, 2_000_000, 1_900_000, 1_800_000, 2).describe() == (
+        "11 of 12 ops on the target (95 % of multiply-adds) in 2 partitions, "
+        "9 of them quantized (90 %)"
+    )

@@ -9,7 +9,6 @@ from .bench.generation_results import GenerationBenchmark as GenerationBenchmark
 from .bench.generation_results import ModelGeneration as ModelGeneration
 from .bench.results import Benchmark as Benchmark
 from .bench.results import ModelBenchmark as ModelBenchmark
-from .comparison.nodes import match_weights as match_weights
 from .comparison.nodes import name_unit as name_unit
 from .comparison.results import Comparison as Comparison
 from .comparison.results import NodeComparison as NodeComparison

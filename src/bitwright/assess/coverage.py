@@ -27,13 +27,7 @@ _INTEGER_LEVEL = 4
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How much of a model the runtime computes in integers.
-
-    >>> Coverage(12, 10, 2_000_000, 1_900_000).describe()
-    '10 of 12 products in integers (95 % of multiply-adds)'
-    >>> Coverage(0, 0, 0, 0).describe()
-    'no products'
-    """
+    """How much of a model the runtime computes in integers."""
 
     products: int
     """Convolutions, matrix products, attention and recurrent layers."""

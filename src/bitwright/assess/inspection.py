@@ -105,15 +105,7 @@ class Inspection(Summarized):
 
 
 def inspect_model(model: ir.Model) -> Inspection:
-    """Return the facts of a model, reading no weights.
-
-    >>> x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["n", 3]))
-    >>> relu = ir.node("Relu", [x])
-    >>> graph = ir.Graph([x], relu.outputs, nodes=[relu], opset_imports={"": 21})
-    >>> facts = inspect_model(ir.Model(graph, ir_version=10))
-    >>> facts.ops, facts.inputs, facts.is_quantized
-    ({'Relu': 1}, ['x: float[n,3]'], False)
-    """
+    """Return the facts of a model, reading no weights."""
     nodes = list(model.graph.all_nodes())
     weights = _weights(model)
     dequantizers = [node for node in nodes if node.op_type in _DEQUANTIZING]
@@ -165,11 +157,7 @@ def _ranked(counter: Counter[str]) -> dict[str, int]:
 
 
 def show_type(value: ir.Value) -> str:
-    """Return the type and shape of a value.
-
-    >>> show_type(ir.val("x", ir.DataType.FLOAT, ["n", 3]))
-    'float[n,3]'
-    """
+    """Return the type and shape of a value."""
     dtype = "?" if value.dtype is None else value.dtype.name.lower()
     dims = "…" if value.shape is None else ",".join(str(dim) for dim in value.shape)
     return f"{dtype}[{dims}]"

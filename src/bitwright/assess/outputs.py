@@ -93,11 +93,9 @@ class ComparedOutputs(NamedTuple):
 class OutputErrors:
     """Gathers the errors of all outputs, sample by sample."""
 
-    def __init__(
-        self, model: ir.Model | None = None, kinds: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, model: ir.Model | None = None) -> None:
         self._sums: dict[str, ErrorSums] = {}
-        self._judge = Judge(model, kinds)
+        self._judge = Judge(model)
 
     def add(
         self,
@@ -135,17 +133,9 @@ def compare_outputs(
     samples: Iterable[Mapping[str, Array]],
     *,
     model: ir.Model | None = None,
-    kinds: Mapping[str, str] | None = None,
 ) -> ComparedOutputs:
-    """Run both models on the samples and compare each float output; `model` is the float one.
-
-    >>> import numpy as np
-    >>> double = lambda feeds: {"y": 2 * feeds["x"]}
-    >>> [result], judgement = compare_outputs(double, double, [{"x": np.ones((1, 3))}])
-    >>> result.sqnr, result.agreement, judgement.loss
-    (inf, 1.0, 0.0)
-    """
-    errors = OutputErrors(model, kinds)
+    """Run both models on the samples and compare each float output; `model` is the float one."""
+    errors = OutputErrors(model)
     for sample in samples:
         errors.add(sample, expected(sample), actual(sample))
     return errors.finish()

@@ -63,11 +63,7 @@ def show_decibels(value: float | str | None) -> str:
 
 
 def show_percent(value: float | None) -> str:
-    """Return a share for a reader.
-
-    >>> show_percent(0.0314), show_percent(0), show_percent(0.00001), show_percent(None)
-    ('3.14 %', '0 %', '<0.01 %', '\u2013')
-    """
+    """Return a share for a reader."""
     if value is None:
         return _ABSENT
     if value == 0:

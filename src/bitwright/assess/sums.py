@@ -22,11 +22,7 @@ _BLOCK = 512
 
 
 def decibels(signal: float, noise: float) -> float:
-    """Return the ratio of two energies in dB; infinite without noise.
-
-    >>> round(decibels(100.0, 1.0), 6), decibels(1.0, 0.0), decibels(0.0, 1.0)
-    (20.0, inf, -inf)
-    """
+    """Return the ratio of two energies in dB; infinite without noise."""
     if noise == 0:
         return math.inf
     if signal == 0 or noise == math.inf:
@@ -47,11 +43,7 @@ def signal_and_noise(expected: Sequence[Array], actual: Sequence[Array]) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """How integers stand for numbers: value = (code - zero point) * scale.
-
-    >>> Codes(0.5, 10, 0, 255).bounds
-    (-5.25, 122.75)
-    """
+    """How integers stand for numbers: value = (code - zero point) * scale."""
 
     scale: float
     zero_point: int
@@ -67,13 +59,7 @@ class Codes:
 
 @dataclass(slots=True)
 class ErrorSums:
-    """Sums over pairs of arrays of any size: energies of signal and noise, extremes, codes.
-
-    >>> sums = ErrorSums()
-    >>> sums.add(np.array([3.0, 4.0], np.float32), np.array([3.0, 3.0], np.float32))
-    >>> sums.signal, sums.noise, sums.largest
-    (25.0, 1.0, 1.0)
-    """
+    """Sums over pairs of arrays of any size: energies of signal and noise, extremes, codes."""
 
     signal: float = 0.0
     noise: float = 0.0
@@ -101,15 +87,7 @@ class ErrorSums:
             self.merge(_measure(wanted, given, codes, axis))
 
     def merge(self, other: ErrorSums) -> None:
-        """Add what was summed up elsewhere.
-
-        >>> one, other = ErrorSums(), ErrorSums()
-        >>> one.add(np.float32([3]), np.float32([3]))
-        >>> other.add(np.float32([4]), np.float32([3]))
-        >>> one.merge(other)
-        >>> one.signal, one.noise, one.count
-        (25.0, 1.0, 2)
-        """
+        """Add what was summed up elsewhere."""
         if not other.count:
             return
         if not self.count:

@@ -374,11 +374,7 @@ def _stored_sketches(
 
 
 def detail_for(recipe: Recipe, *, keep: bool) -> Detail:
-    """Return what to see: extremes, where all methods look at nothing else and nothing is kept.
-
-    >>> detail_for(Recipe(ranges=MinMax()), keep=False), detail_for(Recipe(), keep=True)
-    ('extremes', 'histogram')
-    """
+    """Return what to see: extremes, where all methods look at nothing else and nothing is kept."""
     methods: list[RangeMethod] = [recipe.ranges]
     methods += [o.ranges for o in recipe.overrides.values() if o.ranges is not None]
     types = [recipe.activation, *(t for o in recipe.overrides.values() for t in o.types)]

@@ -31,13 +31,7 @@ __all__ = ["Measuring", "compare_pair", "compare_with", "open_float_side", "reci
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring(Calibration):
-    """The samples that models are run on, and the means to run them.
-
-    >>> Measuring().check("a comparison runs both models")
-    Traceback (most recent call last):
-    bitwright.errors.DataError: a comparison runs both models and needs samples; give data \
-(arrays, files, a folder of images, a data reader), or RandomData() to try things out.
-    """
+    """The samples that models are run on, and the means to run them."""
 
     samples: Sequence[Sample] | None = None
     """Samples as the quantized model takes them, instead of data."""

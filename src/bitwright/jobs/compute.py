@@ -12,13 +12,7 @@ __all__ = ["ON_CPU", "Compute"]
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """The device of heavy arithmetic, and the folder that keeps what it has finished.
-
-    >>> Compute(device="cuda").refuse_for_plain_rounding()
-    Traceback (most recent call last):
-    bitwright.errors.RecipeError: the device 'cuda' is for weight-only recipes and fine-tuning; \
-leave it out.
-    """
+    """The device of heavy arithmetic, and the folder that keeps what it has finished."""
 
     device: str = "cpu"
     work: str | Path | None = None

@@ -29,16 +29,7 @@ Version = Literal["0.6.1", "1.0.0"]
 
 
 def to_encodings(plan: QuantPlan, *, version: Version = "1.0.0") -> dict[str, Any]:
-    """Return what a plan decided as the content of an encodings file.
-
-    >>> from bitwright.plan import TensorPlan
-    >>> from bitwright.numerics.types import UINT8
-    >>> from bitwright.recipe import Recipe
-    >>> entry = TensorPlan(tensor="x", role="activation", qtype=UINT8, scale=0.5, zero_point=3)
-    >>> plan = QuantPlan(recipe=Recipe(), fingerprint="", tensors={"x": entry}, nodes={})
-    >>> to_encodings(plan)["activation_encodings"][0]["offset"]
-    [-3]
-    """
+    """Return what a plan decided as the content of an encodings file."""
     if version not in get_args(Version):
         raise ArgumentError(f"encodings have version 0.6.1 or 1.0.0 here, not {version!r}.")
     if plan.recipe.mode in ("weight-only", "cast"):
@@ -141,11 +132,6 @@ def channel_axes(source: Any, recipe: Recipe) -> dict[str, int]:
     """Return the axis of output channels of each weight of a model, which no file of encodings has.
 
     Names are those of the model as a recipe prepares it.
-
-    >>> import bitwright
-    >>> recipe = bitwright.load_recipe("int8")
-    >>> {*channel_axes(bitwright.load_demo().model_path, recipe).values()}
-    {0}
     """
     found: dict[str, int] = {}
     for node in open_model(source, recipe).model.graph.all_nodes():

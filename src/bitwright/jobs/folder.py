@@ -39,10 +39,6 @@ class ModelFolder:
 
     Every name is a path relative to the folder. Hidden files, and what is in hidden folders, do not
     belong to it.
-
-    >>> import bitwright
-    >>> ModelFolder.open(bitwright.load_demo().model_path.parent).models
-    {'digits.onnx': ('digits.onnx',)}
     """
 
     root: Path
@@ -314,12 +310,7 @@ def _without_data(
 
 
 def _data_free(recipe: Recipe) -> Recipe:
-    """Return the recipe that stores the same bits without a look at data.
-
-    >>> from bitwright import load_recipe
-    >>> _data_free(load_recipe("int4-gptq")).weights == load_recipe("int4-rtn").weights
-    True
-    """
+    """Return the recipe that stores the same bits without a look at data."""
     weights = recipe.weights
     if recipe.mode != "weight-only" or not (weights.needs_data or recipe.fine_tune):
         return recipe

@@ -479,11 +479,7 @@ def _time(
 
 
 def _overlap(first: Sequence[float], second: Sequence[float]) -> bool:
-    """Return whether the middle halves of two sets of times overlap.
-
-    >>> _overlap([1.0, 1.1, 1.2, 9.0], [1.0, 1.2, 1.3, 1.4]), _overlap([1.0, 1.1], [1.3, 1.4])
-    (True, False)
-    """
+    """Return whether the middle halves of two sets of times overlap."""
     (low, high), (other_low, other_high) = (np.percentile(x, [25, 75]) for x in (first, second))
     return bool(low <= other_high and other_low <= high)
 

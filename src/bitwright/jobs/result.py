@@ -246,11 +246,7 @@ class Result(Summarized):
 
 
 def show_shrinkage(float_size: int, size: int) -> str:
-    """Return the ratio of two sizes, in words.
-
-    >>> show_shrinkage(300, 100), show_shrinkage(100, 150)
-    ('3.00x smaller', '1.50x larger')
-    """
+    """Return the ratio of two sizes, in words."""
     ratio = max(float_size, 1) / max(size, 1)
     return f"{ratio:.2f}x smaller" if ratio >= 1 else f"{1 / ratio:.2f}x larger"
 

@@ -57,7 +57,6 @@ class LayerwiseRun(Closing):
         model: the float model; it is not changed.
         layers: names of nodes of the main graph.
         samples: what is fed; read once.
-        folder: where the spool lies, the system's temporary folder if not given.
         parts: where to cut, if not as this model is: the parts of another with the same tensors.
         engine: what runs the parts that it can; others are sessions, as all are without it.
     """
@@ -69,7 +68,6 @@ class LayerwiseRun(Closing):
         samples: Samples,
         *,
         providers: Sequence[str] | None = None,
-        folder: str | Path | None = None,
         parts: Sequence[Part] | None = None,
         engine: PartOpener | None = None,
     ) -> None:
@@ -82,9 +80,7 @@ class LayerwiseRun(Closing):
         """The name of the layer that comes next."""
         self.weights: dict[str, ir.TensorProtocol] = {}
         """Those that are not the model's own."""
-        self.spool: Rows = (
-            Spool(folder, memory=SPOOL_MEMORY) if engine is None else engine.make_spool()
-        )
+        self.spool: Rows = Spool(memory=SPOOL_MEMORY) if engine is None else engine.make_spool()
         self._count = 0
         for sample in samples:
             for name, array in sample.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,19 +27,17 @@ def upgrade_opset(
     model: ir.Model,
     version: int,
     *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
     sample: Mapping[str, np.ndarray[Any, Any]] | None = None,
 ) -> ir.Model:
     """Return the model at opset `version` (or as it is, if it is already there or newer).
 
-    Both are run once on `sample`, or on random inputs (`shapes` settles dynamic dimensions). A
-    difference is a ModelError. When the original does not run on those, a warning says that it was
-    not compared.
+    Both are run once on `sample`, or on random inputs. A difference is a ModelError. When the
+    original does not run on those, a warning says that it was not compared.
     """
     current = opset_of(model)
     upgraded = convert_opset(model, version)
     if upgraded is not model:
-        _compare(model, upgraded, sample, dict(shapes or {}), f"opset {current} to {version}")
+        _compare(model, upgraded, sample, f"opset {current} to {version}")
     return upgraded
 
 
@@ -47,7 +45,6 @@ def _compare(
     before: ir.Model,
     after: ir.Model,
     sample: Mapping[str, np.ndarray[Any, Any]] | None,
-    shapes: dict[str, Sequence[int]],
     move: str,
 ) -> None:
     step = f"the move from {move}"
@@ -55,7 +52,7 @@ def _compare(
         warnings.warn(f"{step} was not compared numerically: the model is too big.", stacklevel=3)
         return
     try:
-        feeds = dict(sample) if sample is not None else _random_feeds(before, shapes)
+        feeds = dict(sample) if sample is not None else _random_feeds(before)
         # Unoptimized, so that a difference is the conversion's and not a fusion's.
         expected = run_session(open_session(before, level="disabled"), feeds)
     except ModelError as error:
@@ -92,9 +89,7 @@ def _close(expected: Any, got: Any) -> bool:
     )
 
 
-def _random_feeds(
-    model: ir.Model, shapes: dict[str, Sequence[int]]
-) -> dict[str, np.ndarray[Any, Any]]:
+def _random_feeds(model: ir.Model) -> dict[str, np.ndarray[Any, Any]]:
     rng = np.random.default_rng(0)
     named: dict[str, int] = {}
     feeds = {}
@@ -104,13 +99,9 @@ def _random_feeds(
         assert value.name is not None
         if not isinstance(value.type, ir.TensorType) or value.dtype is None:
             raise ModelError(f"input {value.name!r} is not a tensor")
-        if value.name in shapes:
-            shape = tuple(shapes[value.name])
-        elif value.shape is None:
+        if value.shape is None:
             raise ModelError(f"input {value.name!r} has no known rank")
-        else:
-            shape = _filled(value.shape, named)
-        feeds[value.name] = _random_array(rng, shape, value.dtype)
+        feeds[value.name] = _random_array(rng, _filled(value.shape, named), value.dtype)
     return feeds
 
 

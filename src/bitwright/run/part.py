@@ -41,13 +41,6 @@ def cut_model(
     do transposed constants and sequences, which have no form outside of the runtime: each part
     makes those that it reads. With `passing`, only these tensors pass, and all others are made
     again where they are read.
-
-    >>> x, y, z = (ir.Value(name=name) for name in "xyz")
-    >>> nodes = [ir.node("Relu", [x], outputs=[y], name="a")]
-    >>> nodes.append(ir.node("Relu", [y], outputs=[z], name="b"))
-    >>> graph = ir.Graph([x], [z], nodes=nodes, opset_imports={"": 21})
-    >>> [(p.inputs, p.outputs) for p in cut_model(ir.Model(graph, ir_version=10), ["b"])]
-    [(('x',), ('y',)), (('y',), ('z',))]
     """
     nodes = list(model.graph)
     if not nodes:

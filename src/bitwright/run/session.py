@@ -114,7 +114,6 @@ def open_session(  # noqa: PLR0913 - options of the runtime's sessions
     threads: int | None = None,
     providers: Sequence[str] | None = None,
     memory_arena: Arena = False,
-    custom_ops: Sequence[str | os.PathLike[str]] = (),
     optimized_to: Path | None = None,
     profile_to: Path | None = None,
     entries: Mapping[str, str] | None = None,
@@ -127,16 +126,16 @@ def open_session(  # noqa: PLR0913 - options of the runtime's sessions
     cores (on a worker of a cluster one), `providers` None means the CPU. The memory arena is off
     because it never gives memory back; a "shared" one is that of the process (`run.arena`). With
     an arena, threads wait in a loop, as the runtime lets them: they answer faster, and take the
-    cores from whatever else works. `custom_ops` are libraries to register. External data is read
-    where it lies; nothing is copied. An IR version that the runtime would not read is lowered for
-    the session only. The runtime writes the graph that it made of the model to the file
-    `optimized_to`, and the times of all nodes to files named `profile_to` and more.
-    `entries` are the runtime's own session options by name. Between quantized activations the
-    runtime makes 8-bit weights of float ones, with scales of its own; `float_weights` keeps it
-    from that, `as_written` also from merging operators with the quantizers around them.
+    cores from whatever else works. External data is read where it lies; nothing is copied. An IR
+    version that the runtime would not read is lowered for the session only. The runtime writes the
+    graph that it made of the model to the file `optimized_to`, and the times of all nodes to files
+    named `profile_to` and more. `entries` are the runtime's own session options by name. Between
+    quantized activations the runtime makes 8-bit weights of float ones, with scales of its own;
+    `float_weights` keeps it from that, `as_written` also from merging operators with the quantizers
+    around them.
     """
     chosen = checked_providers(providers)
-    options = _make_options(level, threads, memory_arena, custom_ops)
+    options = _make_options(level, threads, memory_arena)
     _write_to(options, optimized_to, profile_to)
     without = [_ROUNDING_PASS] if float_weights else []
     own = {_WITHOUT_PASSES_ENTRY: _ROUNDING_PASS} if float_weights else {}
@@ -221,11 +220,7 @@ _REASON_EDITS = tuple(
 
 
 def checked_providers(providers: Sequence[str] | None) -> list[str]:
-    """Return the execution providers to use, or say which of them cannot be.
-
-    >>> checked_providers(None)
-    ['CPUExecutionProvider']
-    """
+    """Return the execution providers to use, or say which of them cannot be."""
     if providers is None:
         return ["CPUExecutionProvider"]
     if isinstance(providers, str) or not all(isinstance(name, str) for name in providers):
@@ -246,12 +241,7 @@ def checked_providers(providers: Sequence[str] | None) -> list[str]:
     return list(providers)
 
 
-def _make_options(
-    level: str,
-    threads: int | None,
-    memory_arena: Arena,
-    custom_ops: Sequence[str | os.PathLike[str]],
-) -> ort.SessionOptions:
+def _make_options(level: str, threads: int | None, memory_arena: Arena) -> ort.SessionOptions:
     if level not in _LEVELS:
         raise TargetError(f"unknown optimization level {level!r}.{did_you_mean(level, _LEVELS)}")
     options = ort.SessionOptions()
@@ -265,15 +255,6 @@ def _make_options(
     threads = default_threads() if threads is None else threads
     if threads is not None:
         options.intra_op_num_threads = threads
-    for library in custom_ops:
-        if not Path(library).is_file():
-            raise TargetError(f"there is no custom-op library {str(library)!r}; check the path.")
-        try:
-            options.register_custom_ops_library(str(Path(library).absolute()))
-        except Exception as error:
-            raise TargetError(
-                f"the custom-op library {str(library)!r} cannot be used: {runtime_reason(error)}"
-            ) from error
     return options
 
 
@@ -298,7 +279,7 @@ def _open(
     except Exception as error:
         reason = runtime_reason(error)
         if "registered" in reason:
-            reason = f"{reason.rstrip('.')}; give the library that has it as a custom-op library."
+            reason = f"{reason.rstrip('.')}; models with operators of your own cannot be run here."
         raise ModelError(f"ONNX Runtime refuses the model: {reason}") from error
     # Where a provider fails to start, the runtime only logs it and goes on without.
     missing = [name for name in providers if name not in session.get_providers()]

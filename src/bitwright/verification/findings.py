@@ -58,11 +58,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Residence:
-    """What stays on a target, and in how many pieces.
-
-    >>> Residence(12, 11, 9, 2_000_000, 1_900_000, 1_800_000, 2).describe()
-    '11 of 12 ops on the target (95 % of multiply-adds) in 2 partitions, 9 of them quantized (90 %)'
-    """
+    """What stays on a target, and in how many pieces."""
 
     ops: int
     resident_ops: int

@@ -11,13 +11,7 @@ __all__ = ["fit_recipe", "own_recipe", "why_unfit"]
 
 
 def why_unfit(recipe: Recipe, target: Target) -> str | None:
-    """Return what of a recipe a target does not take; None: it takes all.
-
-    >>> from bitwright.recipe import named_recipe
-    >>> from bitwright.targets import find_target
-    >>> why_unfit(named_recipe("int8"), find_target("nvidia-tensorrt"))
-    'uint8 activations, and not int8, float8e4m3fn or float4e2m1'
-    """
+    """Return what of a recipe a target does not take; None: it takes all."""
     if target.modes is not None and recipe.mode not in target.modes:
         return f"the mode {recipe.mode}"
     if target.formats is not None and recipe.format not in target.formats:
@@ -31,14 +25,7 @@ def why_unfit(recipe: Recipe, target: Target) -> str | None:
 
 
 def fit_recipe(recipe: Recipe, target: Target) -> Recipe:
-    """Return a recipe that a target takes with the placement that the target's rules ask for.
-
-    >>> from bitwright.recipe import named_recipe
-    >>> from bitwright.targets import find_target
-    >>> recipe = fit_recipe(named_recipe("a16w8"), find_target("qualcomm-htp:v68"))
-    >>> recipe.place.per_tensor_ops
-    ('Gemm', 'InstanceNormalization', 'LayerNormalization', 'MatMul', 'RMSNormalization')
-    """
+    """Return a recipe that a target takes with the placement that the target's rules ask for."""
     if (target.settings.get("opset") or 0) > (recipe.opset or 0):
         recipe = recipe.replace(opset=target.settings["opset"])
     if recipe.mode == "static":

@@ -81,14 +81,14 @@ def test_variants_in_parts_are_those_of_one_graph(make, recipe, most, monkeypatc
     whole = bitwright.find_sensitivity(model, result.plan, data=samples)
     neighbours = [tuple(node.name for node in whole.nodes[i : i + 2]) for i in range(2)]
     sets = [*neighbours, tuple(node.name for node in whole.nodes[::2])]
-    expected = whole._proposer.without(sets)
+    expected = whole._propose.__self__.without(sets)
     cut_finely(monkeypatch, most)
     found = bitwright.find_sensitivity(model, result.plan, data=samples)
     assert found.quantized == pytest.approx(whole.quantized, rel=1e-3)
     for one, other in zip(whole.nodes, found.nodes, strict=True):
         assert other.alone == pytest.approx(one.alone, rel=1e-3)
         assert other.without == pytest.approx(one.without, rel=1e-3)
-    for one, other in zip(expected, found._proposer.without(sets), strict=True):
+    for one, other in zip(expected, found._propose.__self__.without(sets), strict=True):
         assert other.noise == pytest.approx(one.noise, rel=1e-3)
 
 

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from onnx.helper import make_node
 from support.models import build, info, normal, sqnr
 
-from bitwright.assess.judge import Judge, compare_losses
-from bitwright.assess.judge.judgement import combine_losses
+from bitwright.assess.judge import Interval, Judge, OutputJudgement, PartJudgement, compare_losses
+from bitwright.assess.judge.judgement import combine_losses, show_loss
 from bitwright.assess.outputs import compare_outputs
 from bitwright.graph import infer_shapes, load_model
 
 
-def judge(expected, actual, *, model=None, kinds=None, names=("y",)):
-    found = Judge(model, kinds)
+def judge(expected, actual, *, model=None, names=("y",)):
+    found = Judge(model)
     for one, other in zip(expected, actual, strict=True):
         found.add({}, dict(zip(names, one, strict=True)), dict(zip(names, other, strict=True)))
     return found.finish()
@@ -155,7 +155,21 @@ def test_models_are_run_on_the_samples():
         lambda feeds: {"y": feeds["x"]},
         lambda feeds: {"y": feeds["x"] * 1.1},
         [{"x": normal(1, 3, 4, seed=n)} for n in range(8)],
-        kinds={"y": "sqnr"},
     ).judgement
     assert found.loss == pytest.approx(0.1, rel=0.3)
     assert found.power == pytest.approx(0.01, rel=0.5)
+
+
+def test_judgements_are_told_in_a_line():
+    part = PartJudgement("sqnr", "numbers", 1, (0, 4), 20.0, np.full(8, 0.1))
+    assert OutputJudgement("y", (part,), part.losses).describe() == (
+        "loss 10.0 % (10.0 to 10.0 %) as sqnr, worst in axis 1, 0 to 3 with 20.0 dB SQNR"
+    )
+    scores = PartJudgement("sigmoid", "scores", 1, (4, 84), 0.02, np.array([0.3, 0.5]))
+    assert scores.describe() == "axis 1, 4 to 83 (sigmoid): KL 0.02, loss 0.4"
+    assert show_loss(0.021, Interval(0.018, 0.0251)) == "loss 2.10 % (1.80 to 2.51 %)"
+    assert show_loss(0.0001, None) == "loss 0.0100 %"
+
+
+def test_the_worst_loss_counts_most():
+    assert combine_losses([np.array([0.1]), np.array([0.8])]).round(2).tolist() == [0.67]

@@ -78,3 +78,14 @@ def test_channels_lie_along_the_smallest_axis_but_the_batch():
     assert channel_axis((2, 100, 6)) == 2
     assert channel_axis((2,)) is None
     assert channel_axis((1, 1, 1)) is None
+
+
+def test_kinds_have_a_reason():
+    values = np.array([[2.0, -1.0, 0.5]])
+    assert choose_kind("logits", values).reason == "class scores along axis 1"
+    assert choose_kind("sentence_embedding", values).kind == "embedding"
+
+
+def test_channels_lie_along_the_smallest_axis_behind_the_batch():
+    shapes = (1, 84, 8400), (1, 100, 4), (1, 1, 5), (7,)
+    assert [channel_axis(shape) for shape in shapes] == [1, 2, 2, None]

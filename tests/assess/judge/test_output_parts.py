@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from onnx.helper import make_node
 from support.models import build, info
 
-from bitwright.assess.judge.output_parts import check_kinds, cut_output, find_heads
-from bitwright.errors import RecipeError
+from bitwright.assess.judge.output_parts import cut_output, find_heads
 from bitwright.graph import infer_shapes, load_model
 
 
@@ -82,17 +80,3 @@ def test_a_piece_takes_its_part():
     values = np.arange(24 * 50).reshape(1, 24, 50)
     taken = [p.take(values) for p in cut_output("y", values, [], find_heads(model)["y"])]
     assert np.array_equal(np.concatenate(taken, axis=1), values)
-
-
-def test_a_given_kind_is_taken():
-    [part] = cut_output("y", np.ones((1, 24, 50)), [], None, "probabilities")
-    assert (part.kind, part.axis, part.reason) == ("probabilities", 2, "as asked for")
-
-
-@pytest.mark.parametrize(
-    ("kinds", "message"),
-    [({"z": "sqnr"}, "no output 'z'"), ({"y": "sigmoids"}, "Did you mean 'sigmoid'")],
-)
-def test_unknown_outputs_and_kinds_are_refused(kinds, message):
-    with pytest.raises(RecipeError, match=message):
-        check_kinds(kinds, ["y"])

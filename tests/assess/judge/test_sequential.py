@@ -5,12 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from bitwright.assess.judge.sequential import (
-    Drop,
-    drop_of_folds,
-    drop_of_pairs,
-    look_sizes,
-)
+from bitwright.assess.judge.sequential import Drop, drop_of_folds, drop_of_pairs, look_sizes
 
 LIMIT = 0.01
 
@@ -156,3 +151,31 @@ def test_of_models_that_are_unlikely_to_be_within_the_limit_one_in_ten_is_in_the
 def test_what_is_not_known_is_not_unlikely():
     assert not Drop(100, 0.02, math.nan).is_unlikely(0.01, 800)
     assert Drop(100, 0.02, 1.0).is_unlikely(0.01, 100)  # nothing is left to be seen
+
+
+def test_a_drop_says_how_sure_it_is():
+    found = Drop(samples=400, mean=0.01, error=0.004)
+    assert str(found.interval) == "0.00216 to 0.0178"
+    assert found.verdict(0.03, last=True) == "pass"
+    assert found.verdict(0.015, last=False) == "open"
+    assert found.needed_samples(0.012) == 6147
+    wider = Drop(samples=400, mean=0.01, error=0.005)
+    assert wider.describe() == "0.01 (0.0002 to 0.0198) on 400 samples"
+
+
+def test_a_drop_that_is_far_above_the_limit_is_unlikely_to_fall_below_it():
+    found = Drop(samples=200, mean=0.02, error=0.01)
+    assert found.is_unlikely(0.005, 800) and not found.is_unlikely(0.015, 800)
+
+
+def test_errors_count_one_more_sample_with_the_largest_change():
+    found = drop_of_pairs([1, 1, 1, 0], [1, 0, 1, 0])
+    assert (found.samples, found.mean, round(found.error, 4)) == (4, 0.25, 0.3307)
+    folds = drop_of_folds(100, 0.02, [0.03, 0.01, 0.03, 0.01], 0.75)
+    assert round(folds.error, 4) == 0.0214
+    assert drop_of_folds(100, 0.0, [0.0] * 4, 0.75).error == 0.0075
+
+
+def test_looks_are_at_parts_of_the_samples():
+    assert look_sizes(400) == (50, 100, 200, 400)
+    assert look_sizes(60) == (30, 60)

@@ -19,7 +19,7 @@ from support.report_examples import (
 )
 
 from bitwright.assess.report.data import build_report_data
-from bitwright.assess.report.page import render_page
+from bitwright.assess.report.page import _with_spread, render_page
 from bitwright.assess.report.subject import ReportNode
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
@@ -193,3 +193,8 @@ def test_the_contents_lead_to_every_section():
     ]
     sections = [a["id"] for tag, a in elements if tag == "section"]
     assert links[1:] == sections  # the first skips to the table
+
+
+def test_times_are_shown_with_their_spread():
+    assert _with_spread(12.0, [11.81, 13.4]) == "12 (11.8 to 13.4)"
+    assert _with_spread(12.0, None) == "12"

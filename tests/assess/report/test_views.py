@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from bitwright.assess.report.encodings import Encoding
-from bitwright.assess.report.views import Views
+from bitwright.assess.report.views import Views, _represented_range
 from bitwright.observe import TensorSketch
 
 
@@ -78,3 +78,8 @@ def test_the_plan_tells_the_method():
     assert only_view(views(methods={"x": "percentile 99.9"}), activation(0.1)).method == (
         "percentile 99.9"
     )
+
+
+def test_a_range_is_that_of_the_widest_scale():
+    found = _represented_range("int8", np.array([0.5, 1.0]), np.array(0))
+    assert found == (-128.0, 127.0)

@@ -12,10 +12,11 @@ import bitwright
 from bitwright import load_recipe
 from bitwright.graph import expose, load_model
 from bitwright.jobs.calibration import Calibration
+from bitwright.jobs.fine_tuning.activations import rescale
 from bitwright.jobs.opening import open_model
 from bitwright.jobs.static import plan_static
-from bitwright.numerics.types import UINT4
-from bitwright.plan import QuantPlan
+from bitwright.numerics.types import UINT4, UINT8
+from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import AdaQuant, AdaRound, Override
 from bitwright.run import open_session, run_session
 
@@ -205,3 +206,8 @@ def test_segments_that_learn_apart_learn_their_scales():
     tuned = fine_tune(model, plan, method, make_samples(make_chain(), 8))
     changed = {k for k, e in tuned.plan.tensors.items() if e.scale != plan.tensors[k].scale}
     assert changed == {"x", "b"}
+
+
+def test_a_range_follows_its_scale():
+    entry = TensorPlan(tensor="x", role="activation", qtype=UINT8, scale=1.0, zero_point=5)
+    assert rescale(entry, 0.5).range == (-2.5, 125.0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bitwright.errors import DataError, RecipeError
-from bitwright.jobs.improve.metrics import METRICS, open_metric
+from bitwright.jobs.improve.metrics import METRICS, margin_of, open_metric
 
 SCORES = {"logits": np.array([[0.1, 0.7, 0.2], [0.5, 0.2, 0.3]], np.float32)}
 
@@ -126,3 +126,8 @@ def test_functions_with_another_body_are_another_metric():
     one = open_metric(lambda outputs, sample: 1.0)
     other = open_metric(lambda outputs, sample: 2.0)
     assert one.identity != other.identity
+
+
+def test_the_margin_is_between_the_best_two_classes():
+    assert margin_of({"y": np.array([[0.2, 0.7, 0.1]], np.float32)}, {}) == 0.5
+    assert margin_of({"boxes": np.zeros((1, 4, 9), np.float32)}, {}) is None

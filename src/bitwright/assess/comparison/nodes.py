@@ -9,17 +9,16 @@ from typing import Any
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.assess.comparison.quantized_graph import QuantizedGraph, float_op_type, is_conversion
+from bitwright.assess.comparison.quantized_graph import float_op_type, is_conversion
 from bitwright.assess.comparison.results import NodeComparison, TensorComparison
 from bitwright.assess.comparison.units import Cut, Units
 from bitwright.assess.sums import decibels, signal_and_noise
 from bitwright.decide.ops import MATRIX_PRODUCTS
-from bitwright.graph.constants import constant_of, float_constant_of
-from bitwright.graph.quantized_ops import DEQUANTIZERS
+from bitwright.graph.constants import float_constant_of
 from bitwright.graph.subgraphs import outer_inputs, subgraphs_of
 from bitwright.plan import QuantPlan
 
-__all__ = ["describe_nodes", "match_weights", "name_unit", "weight_errors"]
+__all__ = ["describe_nodes", "name_unit", "weight_errors"]
 
 Array = npt.NDArray[Any]
 
@@ -156,27 +155,6 @@ def _depths(model: ir.Model, counted: Iterable[ir.Node]) -> dict[ir.Node, int]:
             (depths[maker] + steps.get(maker, 0) for maker in makers if maker in depths), default=0
         )
     return depths
-
-
-def match_weights(
-    float_model: ir.Model, quantized: ir.Model, *, suffix: str = "_quantized"
-) -> dict[str, tuple[Array, Array]]:
-    """Return name -> (float weight, what its dequantizer gives) for each stored integer weight.
-
-    Weights are matched by name: the integers of `w` are called `w` and the suffix.
-    """
-    graph = QuantizedGraph(quantized)
-    matched: dict[str, tuple[Array, Array]] = {}
-    for node in quantized.graph.all_nodes():
-        stored = node.inputs[0] if node.inputs else None
-        if node.op_type not in DEQUANTIZERS or stored is None or stored.name is None:
-            continue
-        name = stored.name.removesuffix(suffix)
-        original = constant_of(float_model.graph.initializers.get(name))
-        restored = None if original is None else graph.weight(node.outputs[0])
-        if original is not None and restored is not None and restored.shape == original.shape:
-            matched[name] = original, restored
-    return matched
 
 
 def weight_errors(units: Units) -> dict[str, float]:

@@ -152,11 +152,7 @@ def is_conversion(node: ir.Node) -> bool:
 
 
 def float_op_type(node: ir.Node) -> str:
-    """Return the op that a node does, whatever it computes with.
-
-    >>> float_op_type(ir.node("QLinearConv", []))
-    'Conv'
-    """
+    """Return the op that a node does, whatever it computes with."""
     integer_op = INTEGER_OPS.get(node.op_type)
     return node.op_type.removeprefix("QLinear") if integer_op is None else integer_op.computes
 

@@ -8,10 +8,9 @@ from bitwright.assess.judge.judgement import (
     OutputJudgement,
     PartJudgement,
 )
-from bitwright.assess.judge.kinds import KINDS, Kind
+from bitwright.assess.judge.kinds import Kind
 
 __all__ = [
-    "KINDS",
     "Difference",
     "Interval",
     "Judge",

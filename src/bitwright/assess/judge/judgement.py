@@ -23,7 +23,7 @@ import onnx_ir as ir
 from bitwright.assess.judge.bootstrap import Interval, mean_interval, too_few
 from bitwright.assess.judge.kinds import Kind, OutputPart
 from bitwright.assess.judge.measures import Measure, PartErrors, open_measure
-from bitwright.assess.judge.output_parts import check_kinds, cut_output, find_heads
+from bitwright.assess.judge.output_parts import cut_output, find_heads
 from bitwright.support.wording import show_percent
 
 __all__ = [
@@ -45,12 +45,7 @@ _WORST_WEIGHT = 4
 
 @dataclass(frozen=True, slots=True)
 class PartJudgement:
-    """One part of an output: a channel, a run of channels, a concatenated head, or all of it.
-
-    >>> part = PartJudgement("sigmoid", "Sigmoid scores", 1, (4, 84), 0.02, np.array([0.3, 0.5]))
-    >>> part.describe()
-    'axis 1, 4 to 83 (sigmoid): KL 0.02, loss 0.4'
-    """
+    """One part of an output: a channel, a run of channels, a concatenated head, or all of it."""
 
     kind: Kind
     reason: str
@@ -133,12 +128,7 @@ class OutputJudgement:
         return None if self.agreements is None else mean_interval(self.agreements)
 
     def describe(self) -> str:
-        """Return the judgement as part of a line.
-
-        >>> part = PartJudgement("sqnr", "numbers", 1, (0, 4), 20.0, np.full(8, 0.1))
-        >>> OutputJudgement("y", (part,), part.losses).describe()
-        'loss 10.0 % (10.0 to 10.0 %) as sqnr, worst in axis 1, 0 to 3 with 20.0 dB SQNR'
-        """
+        """Return the judgement as part of a line."""
         part = self.worst
         place = "" if part.span is None else f"worst in {part.where} with "
         found = f"{show_loss(self.loss, self.interval)} as {part.kind}"
@@ -161,16 +151,7 @@ class OutputJudgement:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """All outputs of a quantized model on some samples, and one loss for the whole.
-
-    >>> one, other = np.array([[0.6, 0.8]]), np.array([[0.8, -0.6]])
-    >>> judge = Judge()
-    >>> judge.add({}, {"y": one}, {"y": one})
-    >>> judge.add({}, {"y": other}, {"y": other})
-    >>> found = judge.finish()
-    >>> found.loss, found.note
-    (0.0, 'judged on 2 samples: too few for an interval, which needs 8 holdout samples')
-    """
+    """All outputs of a quantized model on some samples, and one loss for the whole."""
 
     outputs: tuple[OutputJudgement, ...]
     """The worst first."""
@@ -259,14 +240,9 @@ class OutputJudge:
 class Judge:
     """Judges the float outputs of a quantized model against those of the float model."""
 
-    def __init__(
-        self, model: ir.Model | None = None, kinds: Mapping[str, str] | None = None
-    ) -> None:
-        """Take the float model, whose graph tells what outputs are made of, and given kinds."""
+    def __init__(self, model: ir.Model | None = None) -> None:
+        """Take the float model, whose graph tells what outputs are made of."""
         self._heads = {} if model is None else find_heads(model)
-        self._kinds = dict(kinds or {})
-        if model is not None:
-            check_kinds(self._kinds, self._heads)
         self._outputs: dict[str, OutputJudge] = {}
         self._shapes: dict[str, set[tuple[Any, ...]]] = {}
         self._samples = 0
@@ -284,9 +260,7 @@ class Judge:
             if array.dtype.kind != "f" or name not in actual:
                 continue
             if name not in self._outputs:
-                parts = cut_output(
-                    name, array, sample.values(), self._heads.get(name), self._kinds.get(name)
-                )
+                parts = cut_output(name, array, sample.values(), self._heads.get(name))
                 self._outputs[name] = OutputJudge(name, parts)
             self._outputs[name].add(array, np.asarray(actual[name]))
             self._shapes.setdefault(name, set()).add((fed, array.shape))
@@ -309,11 +283,7 @@ class Judge:
 
 
 def combine_losses(losses: list[Floats]) -> Floats:
-    """Return one loss a sample out of several: a mean in which the worst counts most.
-
-    >>> combine_losses([np.array([0.1]), np.array([0.8])]).round(2).tolist()
-    [0.67]
-    """
+    """Return one loss a sample out of several: a mean in which the worst counts most."""
     if not losses:
         return np.zeros(0)
     stacked = np.stack(losses)
@@ -322,11 +292,7 @@ def combine_losses(losses: list[Floats]) -> Floats:
 
 
 def show_loss(loss: float, interval: Interval | None) -> str:
-    """Return a loss in percent, with its interval where there is one.
-
-    >>> show_loss(0.021, Interval(0.018, 0.0251)), show_loss(0.0001, None)
-    ('loss 2.10 % (1.80 to 2.51 %)', 'loss 0.0100 %')
-    """
+    """Return a loss in percent, with its interval where there is one."""
     text = f"loss {show_percent(loss)} %"
     if interval is None:
         return text

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "KINDS",
     "Kind",
     "OutputPart",
     "channel_axis",
@@ -25,7 +24,6 @@ Array = npt.NDArray[Any]
 Kind = Literal["logits", "probabilities", "sigmoid", "embedding", "sqnr"]
 """How an output is judged: class scores (logits before a softmax, probabilities that sum to one, or
 independent scores between 0 and 1) by KL divergence, embeddings by cosine, all else by SQNR."""
-KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +71,6 @@ def class_axis(name: str, shape: Sequence[int], inputs: Iterable[Array]) -> int 
       of this height and width comes in and there are more classes than a picture has channels.
       Else it may be another picture, or features;
     * anything else: none.
-
-    >>> class_axis("logits", (1, 1000), []), class_axis("output0", (1, 84, 8400), [])
-    (1, None)
     """
     if _NO_SCORES.search(name):
         return None
@@ -97,12 +92,7 @@ def names_scores(output: str) -> bool:
 
 
 def channel_axis(shape: Sequence[int]) -> int | None:
-    """Return the axis that different things lie along: the smallest but for the batch.
-
-    >>> channel_axis((1, 84, 8400)), channel_axis((1, 100, 4)), channel_axis((1, 1, 5)), \
-channel_axis((7,))
-    (1, 2, 2, None)
-    """
+    """Return the axis that different things lie along: the smallest but for the batch."""
     sizes = [(size, axis) for axis, size in enumerate(shape) if axis and size > 1]
     return min(sizes)[1] if sizes else None
 
@@ -113,11 +103,6 @@ def choose_kind(
     """Return how an output is judged, by its name, its float values for a sample, and its maker.
 
     `made_by` is the operator that makes it, where the graph is known.
-
-    >>> choose_kind("logits", np.array([[2.0, -1.0, 0.5]])).reason
-    'class scores along axis 1'
-    >>> choose_kind("sentence_embedding", np.array([[2.0, -1.0, 0.5]])).kind
-    'embedding'
     """
     axis = class_axis(name, first.shape, inputs)
     if first.ndim == 2 and first.shape[1] > 2 and _are_unit_vectors(first):

@@ -153,9 +153,6 @@ def find_runs(power: Floats) -> list[tuple[int, int]]:
 
     A new run begins where the next index differs tenfold in size from the run so far. Where that
     gives many runs, channels just vary, and all are one.
-
-    >>> find_runs(np.array([640.0, 600, 500, 550, 0.1, 0.2, 0.1]) ** 2)
-    [(0, 4), (4, 7)]
     """
     sizes = np.sqrt(np.maximum(power, 0.0))
     floor = float(sizes.max(initial=0.0)) * math.sqrt(_SILENT)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.assess.judge.kinds import KINDS, OutputPart, channel_axis, choose_kind, names_scores
-from bitwright.errors import RecipeError, did_you_mean
+from bitwright.assess.judge.kinds import OutputPart, channel_axis, choose_kind, names_scores
 
-__all__ = ["Heads", "check_kinds", "cut_output", "find_heads"]
+__all__ = ["Heads", "cut_output", "find_heads"]
 
 Array = npt.NDArray[Any]
 
@@ -38,47 +37,15 @@ class Heads:
     makers: tuple[str | None, ...] = ()
 
 
-def check_kinds(kinds: Mapping[str, str], outputs: Iterable[str]) -> None:
-    """Refuse kinds that do not exist, and outputs that the model does not have.
-
-    >>> check_kinds({"boxes": "sqnr"}, ["box"])
-    Traceback (most recent call last):
-    bitwright.errors.RecipeError: the model has no output 'boxes' to judge. Did you mean 'box'?
-    """
-    known = list(outputs)
-    for name, kind in kinds.items():
-        if name not in known:
-            raise RecipeError(
-                f"the model has no output {name!r} to judge.{did_you_mean(name, known)}"
-            )
-        if kind not in KINDS:
-            raise RecipeError(
-                f"output {name!r} cannot be judged as {kind!r}; give one of {', '.join(KINDS)}."
-                f"{did_you_mean(kind, KINDS)}"
-            )
-
-
 def cut_output(
     name: str,
     first: Array,
     inputs: Iterable[Array],
     heads: Heads | None = None,
-    kind: str | None = None,
 ) -> tuple[OutputPart, ...]:
-    """Return the parts of an output, by its float values for a sample and by the graph.
-
-    `kind` is the user's word for the whole output.
-
-    >>> import numpy as np
-    >>> heads = Heads("Concat", 1, (4, 80), ("Mul", "Sigmoid"))
-    >>> [(p.span, p.kind) for p in cut_output("y", np.ones((1, 84, 9)), [], heads)]
-    [((0, 4), 'sqnr'), ((4, 84), 'sigmoid')]
-    """
+    """Return the parts of an output, by its float values for a sample and by the graph."""
     heads = heads or Heads()
-    given = list(inputs)
-    choice = choose_kind(name, first, given, made_by=heads.made_by)
-    if kind is not None:
-        return (_as_asked(kind, choice, first),)
+    choice = choose_kind(name, first, inputs, made_by=heads.made_by)
     axis = heads.axis
     is_cut = axis is not None and axis < first.ndim and first.shape[axis] == sum(heads.sizes)
     # Two axes alone make no classes of what is put together from several heads.
@@ -94,16 +61,6 @@ def cut_output(
         else:
             parts.append(OutputPart("sqnr", axis, "a concatenated head", span))
     return tuple(parts)
-
-
-def _as_asked(kind: str, choice: OutputPart, first: Array) -> OutputPart:
-    [asked] = [known for known in KINDS if known == kind]
-    last = first.ndim - 1 if first.ndim else None
-    axis = choice.axis
-    if asked != choice.kind:
-        classes = asked in ("logits", "probabilities", "embedding")
-        axis = last if classes and choice.kind == "sqnr" and first.ndim < 4 else choice.axis
-    return OutputPart(asked, axis, "as asked for", top1=asked in ("logits", "probabilities"))
 
 
 # The graph -----------------------------------------------------------------------------------

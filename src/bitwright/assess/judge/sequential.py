@@ -49,12 +49,7 @@ MIN_PASS = 50
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """How far a metric fell on some samples, and how sure that is.
-
-    >>> found = Drop(samples=400, mean=0.01, error=0.004)
-    >>> str(found.interval), found.verdict(0.03, last=True), found.verdict(0.015, last=False)
-    ('0.00216 to 0.0178', 'pass', 'open')
-    """
+    """How far a metric fell on some samples, and how sure that is."""
 
     samples: int
     mean: float
@@ -79,11 +74,7 @@ class Drop:
         return self.mean
 
     def describe(self) -> str:
-        """Return the drop in a few words.
-
-        >>> Drop(samples=400, mean=0.01, error=0.005).describe()
-        '0.01 (0.0002 to 0.0198) on 400 samples'
-        """
+        """Return the drop in a few words."""
         spread = "" if self.interval is None else f" ({self.interval})"
         least = "at least " if self.at_least else ""
         return f"{least}{self.mean:.3g}{spread} on {counted(self.samples, 'sample')}"
@@ -107,10 +98,6 @@ class Drop:
         If the others are like these, their mean lies around that of these, with the error of both:
         that leaves the mean of all a normal distribution around this one (predictive power,
         Spiegelhalter, Freedman and Blackburn, Controlled Clinical Trials 7, 1986).
-
-        >>> found = Drop(samples=200, mean=0.02, error=0.01)
-        >>> found.is_unlikely(0.005, 800), found.is_unlikely(0.015, 800)
-        (True, False)
         """
         spread = self.error * math.sqrt(max(1 - self.samples / samples, 0.0))
         return self.mean - limit > _Z_90 * spread
@@ -134,11 +121,7 @@ class Drop:
         return found is not None and not found.low <= limit <= found.high
 
     def needed_samples(self, limit: float) -> int | None:
-        """Return how many samples would tell on which side of the limit it lies; None: no number.
-
-        >>> Drop(400, 0.01, 0.004).needed_samples(0.012)
-        6147
-        """
+        """Return how many samples would tell on which side of the limit it lies, if any number."""
         distance = abs(self.mean - limit)
         if not distance or math.isnan(self.error):
             return None
@@ -151,10 +134,6 @@ def drop_of_pairs(before: npt.ArrayLike, after: npt.ArrayLike) -> Drop:
 
     As if there were one more sample with the largest change: without it, a few equal pairs would
     prove that no sample ever changes.
-
-    >>> found = drop_of_pairs([1, 1, 1, 0], [1, 0, 1, 0])
-    >>> found.samples, found.mean, round(found.error, 4)
-    (4, 0.25, 0.3307)
     """
     one, other = (np.asarray(values, np.float64) for values in (before, after))
     change = one - other
@@ -170,11 +149,6 @@ def drop_of_folds(samples: int, whole: float, parts: npt.ArrayLike, score: float
     `whole` is the drop on all samples, `parts` the drop without each of the folds in turn. As if
     there were one more fold with the largest change, as for pairs; where none has any, as if one
     sample had lost all of `score`, the metric of the float model.
-
-    >>> round(drop_of_folds(100, 0.02, [0.03, 0.01, 0.03, 0.01], 0.75).error, 4)
-    0.0214
-    >>> drop_of_folds(100, 0.0, [0.0, 0.0, 0.0, 0.0], 0.75).error
-    0.0075
     """
     left = np.asarray(parts, np.float64)
     squares = (left.size - 1) / left.size * float(np.square(left - left.mean()).sum())
@@ -185,11 +159,7 @@ def drop_of_folds(samples: int, whole: float, parts: npt.ArrayLike, score: float
 
 
 def look_sizes(samples: int) -> tuple[int, ...]:
-    """Return after how many samples to look.
-
-    >>> look_sizes(400), look_sizes(60)
-    ((50, 100, 200, 400), (30, 60))
-    """
+    """Return after how many samples to look."""
     sizes = (math.ceil(fraction * samples) for fraction in _FRACTIONS)
     return tuple(size for size in sizes if size >= MIN_LOOK or size == samples)
 

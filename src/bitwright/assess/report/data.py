@@ -247,16 +247,7 @@ def _number(value: float | None) -> float | str | None:
 
 
 def build_front_data(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `TuneResult.to_dict` gives with what the chart and its table say of it.
-
-    >>> point = {"cost": 2.0, "measured_cost": 2.5, "cost_spread": [2.6, 2.8], "measured": None,
-    ...          "verdict": None, "fallen": []}
-    >>> found = {"met": True, "metric": "top1", "max_drop": 0.01, "purpose": "speed",
-    ...          "float_score": 0.75, "float_cost": 4.0, "chosen": 0, "points": [point],
-    ...          "final": None, "stopped": None, "notes": [], "command": "bitwright apply ..."}
-    >>> build_front_data(found)["points"][0]["cost_text"]
-    '2.5 ms (2.6 to 2.8)'
-    """
+    """Return what `TuneResult.to_dict` gives with what the chart and its table say of it."""
     points = [_point(point, found["purpose"]) for point in found["points"]]
     size, unit = _unit(found["purpose"], max(*(p["cost"] for p in points), found["float_cost"]))
     chosen = points[found["chosen"]]

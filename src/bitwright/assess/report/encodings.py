@@ -203,11 +203,7 @@ def _numbers(
 
 
 def _block_format(rounder: ir.Node) -> str:
-    """Return a number format of blocks in words.
-
-    >>> _block_format(ir.node("MXFixNeuron", [], {"element_dtype": "int8", "block_size": 32}))
-    'int8 in blocks of 32 with an exponent'
-    """
+    """Return a number format of blocks in words."""
     element = rounder.attributes.get_string("element_dtype", "")
     kind = element or f"{rounder.attributes.get_int('bit_width', 16)} bits"
     return f"{kind} in blocks of {rounder.attributes.get_int('block_size', 8)} with an exponent"

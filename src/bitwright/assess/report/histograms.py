@@ -47,10 +47,6 @@ class Histogram:
 
         Each count is spread over the values that round to its bfloat16: near the ends one bin
         holds one such value and the next one two, and a comb of them would show.
-
-        >>> found = Histogram.of_bfloat16(np.array([0.0, 1.0]), np.array([3, 1]), 0.0, 1.0, bins=4)
-        >>> found.counts.round(2)
-        array([3., 0., 0., 1.])
         """
         if not counts.size or not low <= high:
             return None
@@ -81,9 +77,6 @@ def pack(values: Array) -> tuple[float, str]:
 
     They are stored by the logarithm of 1 + value, so that the rarest bin shows beside the fullest;
     what is not zero stays so.
-
-    >>> pack(np.array([0.0, 3.0]))
-    (3.0, 'AA//')
     """
     peak = float(np.max(values, initial=0.0))
     if peak <= 0 or not math.isfinite(peak):

@@ -92,11 +92,7 @@ def list_figures(data: Mapping[str, Any]) -> Iterator[Figure]:
 
 
 def _with_spread(time: float, spread: Sequence[float] | None) -> str:
-    """Return a time and, where it is known, what 8 of 10 runs took.
-
-    >>> _with_spread(12.0, [11.81, 13.4]), _with_spread(12.0, None)
-    ('12 (11.8 to 13.4)', '12')
-    """
+    """Return a time and, where it is known, what 8 of 10 runs took."""
     return f"{time:.3g}" if spread is None else f"{time:.3g} ({spread[0]:.3g} to {spread[1]:.3g})"
 
 

@@ -85,11 +85,7 @@ class TensorView:
 
 
 def _represented_range(qtype: str, scale: Array, zero_point: Array) -> tuple[float, float] | None:
-    """Return the ends of what a type can hold at its widest scale; None for types without ends.
-
-    >>> _represented_range("int8", np.array([0.5, 1.0]), np.array(0))
-    (-128.0, 127.0)
-    """
+    """Return the ends of what a type can hold at its widest scale; None for types without ends."""
     kind = QTYPES.get(qtype)
     if kind is None or not kind.needs_range or not scale.size:
         return None

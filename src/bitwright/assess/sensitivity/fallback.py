@@ -29,12 +29,6 @@ def fall_back(plan: QuantPlan, names: Iterable[str], to: Fallback = "float") -> 
     "uint16" is for what they read and write: the range of each tensor stays as it was, and the
     plan's recipe names the tensors too, because it decides on the opset; `fingerprint` is then
     the caller's to renew. "int8" is for the weights of weight-only plans.
-
-    >>> from bitwright.recipe import Recipe
-    >>> node = NodePlan(op="Gemm", action="quantize", inputs=("x", "w"), outputs=("y",))
-    >>> plan = QuantPlan(recipe=Recipe(), fingerprint="", tensors={}, nodes={"fc": node})
-    >>> fall_back(plan, ["fc"]).nodes["fc"].inputs
-    (None, None)
     """
     chosen = set(names)
     for name in chosen:

@@ -72,13 +72,7 @@ def smallest_factors(model: ir.Model, plan: QuantPlan, roots: Sequence[str]) -> 
 
 
 def rescale(entry: TensorPlan, scale: float) -> TensorPlan:
-    """Return an activation's entry with a learned scale, and the range that follows from it.
-
-    >>> from bitwright.numerics.types import UINT8
-    >>> entry = TensorPlan(tensor="x", role="activation", qtype=UINT8, scale=1.0, zero_point=5)
-    >>> rescale(entry, 0.5).range
-    (-2.5, 125.0)
-    """
+    """Return an activation's entry with a learned scale, and the range that follows from it."""
     zero_point = entry.zero_point
     assert isinstance(zero_point, int)
     ends = (entry.qtype.lowest - zero_point) * scale, (entry.qtype.highest - zero_point) * scale

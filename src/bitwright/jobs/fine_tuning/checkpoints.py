@@ -29,13 +29,7 @@ class Learned:
 
 
 class Checkpoints(PartStore):
-    """A folder with a file for each finished segment; one without a path vanishes when closed.
-
-    >>> with Checkpoints() as store:
-    ...     store.put("0 conv", Learned(SegmentReport("conv", 1, kept=True)))
-    ...     "0 conv" in store, store.get("0 conv").report.first
-    (True, 'conv')
-    """
+    """A folder with a file for each finished segment; one without a path vanishes when closed."""
 
     remedy = "is no finished segment; delete it to learn that segment again."
 

@@ -42,11 +42,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A state that a unit can be in.
-
-    >>> Option("float", cost=2.0, error=0.0).state
-    'float'
-    """
+    """A state that a unit can be in."""
 
     state: str
     cost: float
@@ -57,11 +53,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A tensor between two units, and what it costs to convert it.
-
-    >>> Edge(0, 1, cost=0.5, lost=2.0).price("integers", FLOAT_FORM)
-    2.5
-    """
+    """A tensor between two units, and what it costs to convert it."""
 
     first: int
     second: int
@@ -89,13 +81,7 @@ Units = Sequence[Sequence[Option]]
 
 
 def find_front(units: Units, edges: Sequence[Edge] = ()) -> list[Choice]:
-    """Return points of the front, the cheapest first: without edges, all supported ones.
-
-    >>> conv = [Option("int8", 1, 0.3), Option("float", 3, 0)]
-    >>> head = [Option("int8", 1, 0.5), Option("float", 2, 0)]
-    >>> [(point.states, point.cost) for point in find_front([conv, head])]
-    [((0, 0), 2), ((0, 1), 3), ((1, 1), 5)]
-    """
+    """Return points of the front, the cheapest first: without edges, all supported ones."""
     states, steps = _cheapest(units)
     if not edges:
         return list(_walk(units, states, steps))
@@ -116,11 +102,6 @@ def find_within(units: Units, most: float, edges: Sequence[Edge] = ()) -> Choice
 
     It is the last point of the front that fits, and then what is left of the cost is spent, unit
     by unit, on what saves most error for it.
-
-    >>> conv = [Option("int8", 1, 0.3), Option("float", 3, 0)]
-    >>> head = [Option("int8", 1, 0.5), Option("float", 4, 0)]
-    >>> find_within([conv, head], 4.5).states
-    (1, 0)
     """
     found = _last_within(units, most, edges)
     if found is None:
@@ -267,12 +248,7 @@ def _bends_up(first: Option, middle: Option, last: Option) -> bool:
 
 
 def add_up(units: Units, states: Sequence[int], edges: Sequence[Edge] = ()) -> Choice:
-    """Return what all units in these states cost and lose together.
-
-    >>> units = [[Option("int8", 1, 0.3, "integers"), Option("float", 3, 0, FLOAT_FORM)]] * 2
-    >>> add_up(units, (0, 1), [Edge(0, 1, 0.25)]).cost
-    4.25
-    """
+    """Return what all units in these states cost and lose together."""
     chosen = [options[state] for options, state in zip(units, states, strict=True)]
     converted = sum(e.price(chosen[e.first].form, chosen[e.second].form) for e in edges)
     cost = sum(one.cost for one in chosen) + converted
@@ -283,10 +259,6 @@ def thin_front(points: Sequence[Choice], *, apart: float, most: int) -> list[Cho
     """Return points that differ by about the share `apart` of the whole cost, both ends among them.
 
     Of those that cost nearly the same, it is the one with the least error.
-
-    >>> points = [Choice((), cost, 100 - cost) for cost in range(101)]
-    >>> [point.cost for point in thin_front(points, apart=0.1, most=5)]
-    [0, 25, 51, 77, 100]
     """
     if len(points) < 3:
         return list(points)

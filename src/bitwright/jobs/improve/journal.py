@@ -22,13 +22,7 @@ _VERSION = 2
 
 
 class Journal(Closing):
-    """Figures by name; those of a folder survive the process.
-
-    >>> with Journal(None, {"model": "a"}) as journal:
-    ...     journal["float"] = [1.0, 0.0]
-    ...     journal.get("float"), journal.get("int8")
-    ([1.0, 0.0], None)
-    """
+    """Figures by name; those of a folder survive the process."""
 
     def __init__(self, folder: str | Path | None, identity: Mapping[str, str]) -> None:
         """Open the journal of a folder; None keeps it in memory.

@@ -36,12 +36,7 @@ _LABEL_NAMES = (LABEL, "labels", "target", "targets", "y", "class")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric; higher is better, once `sign` is applied.
-
-    >>> metric = open_metric("top1")
-    >>> metric.score({"y": np.array([[0.1, 0.9]])}, {"label": 1}, None)
-    1.0
-    """
+    """A metric; higher is better, once `sign` is applied."""
 
     name: str
     function: Callable[..., Any]
@@ -197,9 +192,6 @@ def margin_of(outputs: Outputs, sample: Mapping[str, Any]) -> float | None:
     """Return how far the best class is ahead of the next, in the row where that is least.
 
     None where no output has scores of classes.
-
-    >>> margin_of({"y": np.array([[0.2, 0.7, 0.1]], np.float32)}, {})
-    0.5
     """
     try:
         scores, axis = _class_scores(outputs, sample)

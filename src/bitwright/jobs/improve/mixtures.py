@@ -158,11 +158,7 @@ def front_of(mixtures: Mixtures) -> list[Mix]:
 
 
 class Cost(NamedTuple):
-    """Milliseconds or bytes of a model; of a time also what lies between 10 and 90 % of its turns.
-
-    >>> Cost(2048.0).spread is None
-    True
-    """
+    """Milliseconds or bytes of a model; of a time also where 10 to 90 % of its turns lay."""
 
     value: float
     spread: tuple[float, float] | None = None

@@ -52,11 +52,7 @@ def surely_better(found: Difference) -> bool:
 
 
 def describe_gain(name: str, found: Difference, *, kept: bool) -> str:
-    """Return what a change did to the loss, as a sentence.
-
-    >>> describe_gain("x", compare_losses([0.5, 0.5], [0.1, 0.1469]), kept=True)
-    'x: output error 50 % -> 12.3 %, kept'
-    """
+    """Return what a change did to the loss, as a sentence."""
     before, after = (f"{100 * loss:.3g} %" for loss in (found.before, found.after))
     sure = "" if found.better is None else f" (better in {100 * found.better:.0f} % of resamples)"
     return f"{name}: output error {before} -> {after}{sure}, {'kept' if kept else 'not kept'}"
@@ -64,11 +60,7 @@ def describe_gain(name: str, found: Difference, *, kept: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How far a metric falls with a candidate, and whether that is within the limit.
-
-    >>> Score(Drop(100, 0.01, 0.004), "pass").passes
-    True
-    """
+    """How far a metric falls with a candidate, and whether that is within the limit."""
 
     drop: Drop
     verdict: Verdict

@@ -44,11 +44,7 @@ _OF_ENCODINGS = frozenset({"types", "zero_points", "granularity", "biases"})
 
 @dataclass(frozen=True, slots=True)
 class Retargeted:
-    """A model in the encoding of another target, and what its rules still say about it.
-
-    >>> Retargeted(None, "x86-vnni", ("moved 3 tensors to uint8",), None).changes
-    ('moved 3 tensors to uint8',)
-    """
+    """A model in the encoding of another target, and what its rules still say about it."""
 
     model: ir.Model = field(repr=False)
     target: str

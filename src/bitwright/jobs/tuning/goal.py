@@ -19,11 +19,7 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """How far the metric may fall, and what is worth the more of two models within that.
-
-    >>> Goal(max_drop=0.01, relative=True).limit(0.8)
-    0.008
-    """
+    """How far the metric may fall, and what is worth the more of two models within that."""
 
     max_drop: float = 0.01
     relative: bool = False
@@ -47,11 +43,7 @@ class Goal:
         keep_quantized: bool,
         time: float | str | None,
     ) -> Goal:
-        """Return the goal that a user's words say.
-
-        >>> Goal.asked("1%", False, "size", "2MB", False, None).max_size
-        2000000
-        """
+        """Return the goal that a user's words say."""
         check_word("purpose", purpose, get_args(Purpose))
         drop, is_share = read_drop(max_drop)
         if max_size is not None and purpose != "size":
@@ -91,11 +83,7 @@ def check_word(option: str, word: str, known: Sequence[str]) -> None:
 
 
 def read_drop(drop: float | str) -> tuple[float, bool]:
-    """Return a drop as a number, and whether it was given in percent.
-
-    >>> read_drop("0.5%"), read_drop(0.02)
-    ((0.005, True), (0.02, False))
-    """
+    """Return a drop as a number, and whether it was given in percent."""
     text = str(drop).strip()
     found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)(e-?\d+)?\s*(%?)", text)
     if found is None:
@@ -105,11 +93,7 @@ def read_drop(drop: float | str) -> tuple[float, bool]:
 
 
 def read_time(time: float | str | None) -> float | None:
-    """Return seconds.
-
-    >>> read_time("20m"), read_time("1.5h"), read_time(90), read_time(None)
-    (1200.0, 5400.0, 90.0, None)
-    """
+    """Return seconds."""
     if time is None:
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(time).strip().lower())

@@ -263,8 +263,5 @@ def searches_at_most(searched: int, tried: int = 0, points: int = MAX_POINTS) ->
 
     Those are two probes, the end, and for each plan that is searched itself, a bisection and the
     steps back; of others that are tried there is one model.
-
-    >>> searches_at_most(1), searches_at_most(2), searches_at_most(2, tried=3)
-    (11, 19, 22)
     """
     return searched * (1 + math.ceil(math.log2(points)) + STEPS_BACK) + tried + 2 + 1

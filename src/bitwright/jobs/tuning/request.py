@@ -103,13 +103,7 @@ class Parts(NamedTuple):
 
 
 def split_parts(count: int, *, calibrates: bool) -> Parts:
-    """Divide samples: a fifth is for the end, 50 at least; some, where these are all, calibrate.
-
-    >>> [len(part) for part in split_parts(400, calibrates=False)]
-    [0, 320, 80]
-    >>> [len(part) for part in split_parts(450, calibrates=True)]
-    [128, 232, 90]
-    """
+    """Divide samples: a fifth is for the end, 50 at least; some, where these are all, calibrate."""
     if count < (2 * MIN_SAMPLES if calibrates else MIN_SAMPLES):
         raise DataError(
             f"tuning needs {2 * MIN_SAMPLES if calibrates else MIN_SAMPLES} samples, to search "

@@ -27,11 +27,7 @@ float."""
 
 @dataclass(frozen=True, slots=True)
 class FallenUnit:
-    """A unit that is not in its cheapest state, and why.
-
-    >>> FallenUnit("conv7", "Conv", "float", "31 % of the error, at 2 % of the cost").state
-    'float'
-    """
+    """A unit that is not in its cheapest state, and why."""
 
     node: str
     op: str
@@ -91,11 +87,7 @@ class FrontPoint:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What weights alone, or activations alone, lose when they are quantized.
-
-    >>> Probe("W8A32", Drop(50, 0.02, 0.01), passes=False).name
-    'W8A32'
-    """
+    """What weights alone, or activations alone, lose when they are quantized."""
 
     name: str
     """W8A32: only weights are quantized; A8W32: only activations are."""

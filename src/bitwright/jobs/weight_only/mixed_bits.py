@@ -80,11 +80,6 @@ def choose_by_loss(
 
     `losses` is what a weight loses in `narrow` bits, `sizes` how many numbers it has; weights
     without a loss stay narrow.
-
-    >>> sizes = {"a": 10, "b": 10, "c": 60}
-    >>> losses = {"a": 1.0, "b": 3.0, "c": 9.0}
-    >>> sorted(choose_by_loss(losses, sizes, narrow=4, wide=8, average_bits=4.5))
-    ['b']
     """
     if not narrow < average_bits <= wide:
         raise RecipeError(
@@ -106,10 +101,6 @@ def choose_by_place(branches: Sequence[Branch]) -> set[str]:
 
     Those are the values of an attention and the last product of a feed-forward network, in the
     first and last eighth of the layers and in every third between.
-
-    >>> mlp = [Branch(f"add{i}", (f"up{i}", f"down{i}"), False, ()) for i in range(8)]
-    >>> sorted(choose_by_place(mlp))
-    ['down0', 'down3', 'down6', 'down7']
     """
     attentions = [branch for branch in branches if branch.is_attention]
     others = [branch for branch in branches if not branch.is_attention]

@@ -76,13 +76,7 @@ class Ask:
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What all rules have: what they ask, what follows where it is broken, what to do, who says so.
-
-    >>> from bitwright.verification.rules.operators import Operators
-    >>> Operators(asks="known_operators", consequence="leaves")
-    Traceback (most recent call last):
-    bitwright.errors.TargetError: a rule of the kind known_operators needs 'ops'.
-    """
+    """A rule: what it asks, what follows where it is broken, what to do about it, who says so."""
 
     ASKS: ClassVar[Mapping[str, Ask]] = {}
     """Each thing that rules of this class can ask, by its name."""

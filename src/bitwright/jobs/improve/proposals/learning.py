@@ -62,11 +62,6 @@ def _most_sensitive(maker: RecipeMaker, plan: QuantPlan) -> tuple[str, ...]:
 
 
 def default_learning(recipe: Recipe) -> AdaRound:
-    """Return how weights learn where the recipe does not say: activation scales too, if low-bit.
-
-    >>> from bitwright import load_recipe
-    >>> default_learning(load_recipe("int8")).learn_activation_scales
-    False
-    """
+    """Return how weights learn where the recipe does not say: activation scales too, if low-bit."""
     low_bit = recipe.activation.is_integer and recipe.activation.bits < 8
     return AdaRound(learn_activation_scales=low_bit and recipe.scales == "float")
