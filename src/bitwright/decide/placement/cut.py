@@ -17,6 +17,10 @@ INTEGERS, FLOAT = "in integers, always", "in float, always"
 """What is no node, and is never on the other side."""
 
 
+_UNITS = 1000
+"""Capacities are whole numbers: a flow of floats that fills an edge leaves a rest by rounding."""
+
+
 class Price(NamedTuple):
     """What is paid where one of the first is in integers and one of the others in float.
 
@@ -94,4 +98,5 @@ def _enter(
         if known is not None:
             known.pop("capacity", None)
         return
-    add(start, end, capacity=time + (0 if known is None else known["capacity"]))
+    whole = round(time * _UNITS) + (0 if known is None else int(known["capacity"]))
+    add(start, end, capacity=whole)

@@ -66,6 +66,7 @@ def place(
         price._replace(time=price.time * (1 / preference if price.integers == (INTEGERS,) else 1))
         for price in prices
     ]
+    finite = [price for price in prices if math.isfinite(price.time)]
     chosen, planned = cheapest(wished), frozenset(sites.planned)
     always = sites.always_float()
     in_float, placed = always + priced(prices, ()), always + priced(prices, chosen)
@@ -75,7 +76,7 @@ def place(
     return Placed(
         times=dict(zip(left, _times(left, prices, chosen), strict=True)),
         float_time=in_float,
-        planned_time=always + priced(prices, planned | sites.with_forms),
+        planned_time=always + priced(finite, planned | sites.with_forms),
         time=placed,
     )
 
