@@ -40,7 +40,7 @@ class PairGraph:
         node = None if value is None else value.producer()
         if node is None or node.op_type != "DequantizeLinear" or "block_size" in node.attributes:
             return None
-        return self._quantized(node, node.inputs[0])
+        return self.quantized(node, node.inputs[0])
 
     def operands(self, values: Sequence[ir.Value | None]) -> list[Quantized] | None:
         """Return the 8-bit integers behind all values, or None if one of them has none."""
@@ -54,7 +54,7 @@ class PairGraph:
         quantizers = self.quantizers(value)
         if len(quantizers) != 1 or len(value.uses()) != 1 or value.is_graph_output():
             return None
-        found = self._quantized(quantizers[0], quantizers[0].outputs[0])
+        found = self.quantized(quantizers[0], quantizers[0].outputs[0])
         return found if found is not None and found.dtype in _EIGHT_BITS else None
 
     def quantizers(self, value: ir.Value) -> list[ir.Node]:
@@ -71,7 +71,8 @@ class PairGraph:
                     return output.name or ""
         return value.name or ""
 
-    def _quantized(self, node: ir.Node, integers: ir.Value | None) -> Quantized | None:
+    def quantized(self, node: ir.Node, integers: ir.Value | None) -> Quantized | None:
+        """Return integers with the scale and zero point of a node that reads or writes them."""
         _, scale, zero_point = node.inputs
         if integers is None or scale is None or zero_point is None:
             return None
@@ -82,6 +83,16 @@ class PairGraph:
     def constant(self, name: str, array: npt.NDArray[Any]) -> ir.Value:
         """Return a new initializer of the main graph, where every subgraph can read it."""
         return add_initializer(self.model.graph, self.names, name, array)
+
+    def parameters(self, name: str, scale: float, zero_point: npt.NDArray[Any]) -> list[ir.Value]:
+        """Return a new scale and zero point for a whole tensor.
+
+        Without axes: ONNX Runtime refuses scales of shape [1] for QLinearAveragePool.
+        """
+        return [
+            self.constant(f"{name}_scale", np.asarray(scale, np.float32)),
+            self.constant(f"{name}_zero_point", zero_point.reshape(())),
+        ]
 
     def unsigned(self, value: ir.Value) -> ir.Value:
         """Return a constant of int8 in uint8, stored once for all that read it; others as are."""
@@ -189,7 +200,7 @@ class PairGraph:
         return [
             quantizer
             for quantizer in self.quantizers(value)
-            if (found := self._quantized(quantizer, quantizer.outputs[0])) is not None
+            if (found := self.quantized(quantizer, quantizer.outputs[0])) is not None
             and found.means_the_same_as(source)
         ]
 

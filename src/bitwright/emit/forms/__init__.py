@@ -1,0 +1,65 @@
+"""Rewrite integer nodes of a written Q/DQ model in the forms that ONNX Runtime is fastest at.
+
+A form computes the same integers, or says which roundings it adds. They are written last, into
+8-bit Q/DQ models for the runtime's CPU kernels, and only where a node does end up in integers: as
+float graphs, the dense and the padded ones are slower than what they replace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from bitwright.emit.forms.dense_groups import write_dense_groups
+from bitwright.emit.forms.hard_gates import write_hard_gates
+from bitwright.emit.forms.pool_edges import write_pool_edges
+from bitwright.graph.editing import remove_unused_nodes
+
+__all__ = ["FORMS", "Form", "write_forms"]
+
+
+class Form(NamedTuple):
+    """One way to write integer nodes, and what is said of it."""
+
+    write: Callable[[ir.Model], int]
+    """Changes the model in place; returns in how many places."""
+    sentence: str
+    """Holds {} for the number of places, with (s) behind what may be one or many."""
+
+
+FORMS = (
+    Form(
+        write_hard_gates,
+        "wrote {} HardSigmoid or HardSwish node(s) as saturating integer additions and products",
+    ),
+    Form(
+        write_dense_groups,
+        "wrote {} grouped convolution(s) with the zeros between groups: the same values, faster "
+        "kernels",
+    ),
+    Form(
+        write_pool_edges,
+        "put a Clip beside {} float MaxPool(s) at the edge of the integers, which ONNX Runtime "
+        "would run on bytes, slower: the same values",
+    ),
+)
+"""In the order in which they are written: a later one may build on an earlier one."""
+
+
+def write_forms(model: ir.Model) -> list[str]:
+    """Write every form wherever its condition holds, in place; return a note for each.
+
+    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    >>> write_forms(ir.Model(graph, ir_version=10))
+    []
+    """
+    notes = []
+    for form in FORMS:
+        if count := form.write(model):
+            notes.append(form.sentence.format(count).replace("(s)", "" if count == 1 else "s"))
+    if notes:
+        remove_unused_nodes(model)
+        model.graph.sort()  # bodies, too
+    return notes
