@@ -1,26 +1,51 @@
 import pytest
 
+from bitwright.assess.clock import read_clock
 from bitwright.assess.outputs import OutputComparison
 from bitwright.assess.verdict import judge_outputs, level_of
+
+FASTER = read_clock([(2.0, 1.0)] * 5)
+SLOWER = read_clock([(1.0, 1.3)] * 5)
 
 
 def output(sqnr, agreement=None):
     return OutputComparison("y", sqnr, 0.9, 0.1, agreement)
 
 
-def test_without_outputs_only_the_size_is_told():
-    level, sentence = judge_outputs([], 300, 100)
-    assert level == "unknown"
-    assert sentence == (
-        "Not measured: the quantized model was not run beside float; it is 3.0 times smaller."
+def test_without_outputs_only_size_and_time_are_told():
+    assert judge_outputs([], 300, 100) == (
+        "unknown",
+        "Not measured: not run beside float, 3.0 × smaller.",
     )
+    level, sentence = judge_outputs([], 300, 100, clock=SLOWER)
+    assert level == "slow" and sentence.startswith("Slower: ")
 
 
 @pytest.mark.parametrize(("sqnr", "opening"), [(40, "Good:"), (20, "Usable:"), (5, "Poor:")])
 def test_the_opening_follows_the_worst_output(sqnr, opening):
-    found = judge_outputs([output(60), output(sqnr)], 100, 100, speedup=2.0)
+    found = judge_outputs([output(60), output(sqnr)], 100, 100, clock=FASTER)
     assert found.sentence.startswith(opening)
-    assert found.sentence.endswith("and is as large and 2.0 times faster.")
+    assert found.sentence.endswith(", as large, 2.0 × faster than the prepared float model.")
+
+
+def test_a_slower_model_is_never_good_and_the_sentence_says_what_to_do():
+    good, poor = output(60, 0.996), output(5)
+    assert judge_outputs([good], 390, 100, clock=SLOWER) == (
+        "slow",
+        "Slower: same answers on 99.6 % (60.0 dB signal to noise), 3.9 × smaller, but 1.3 × slower "
+        "than the prepared float model; quantize with --for balanced or --for speed, which leave "
+        "float what gains no time.",
+    )
+    for purpose, advice in (("balanced", "--for speed"), ("speed", "keep the float model")):
+        said = judge_outputs([good], 390, 100, clock=SLOWER, purpose=purpose).sentence
+        assert advice in said and "--for balanced" not in said
+    found = judge_outputs([poor], 390, 100, clock=SLOWER)
+    assert found.level == "poor" and "1.3 × slower" in found.sentence
+
+
+def test_what_may_be_as_fast_is_not_called_slower():
+    perhaps = read_clock([(1.0, 0.9), (1.0, 1.2), (1.0, 1.3), (1.0, 1.4), (1.0, 1.3)])
+    assert judge_outputs([output(60)], 390, 100, clock=perhaps).level == "good"
 
 
 def test_the_same_answers_make_up_for_noise():

@@ -78,7 +78,7 @@ def test_a_page_has_everything_about_a_real_model(tmp_path, result, demo):
     assert path.read_text(encoding="utf-8") == report.to_html()
     data = report.to_dict()
     assert data["samples"] == 4 and data["outputs"][0]["name"] == "logits"
-    assert data["latency"]["float_ms"] > 0 and data["latency"]["quantized_ms"] > 0
+    assert data["clock"]["float_ms"] > 0 and data["clock"]["ratio"] > 0
     assert data["coverage"]["nodes"] == len(result.plan.nodes)
     assert data["float"]["name"] == demo.model_path.name
     assert data["plan"]["json"] and data["settings"]["activation"] == "uint8"

@@ -30,7 +30,7 @@ from bitwright.jobs.result import Result
 from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Override, Purpose, Selection
-from bitwright.recipe.host import settle_for_host
+from bitwright.recipe.host import is_of_host, settle_for_host
 from bitwright.support.arguments import check_arguments
 from bitwright.support.progress import Progress
 
@@ -75,6 +75,7 @@ def quantize(
     providers: Sequence[str] | None = None,
     work: str | Path | None = None,
     device: str = "cpu",
+    timing: bool = False,
     progress: Progress = True,
 ) -> Result | Any:
     """Quantize a model with calibration data, prove that it runs, and write it.
@@ -120,6 +121,9 @@ def quantize(
             with an `engine`: keeps what was observed of every 64 samples.
         device: weight-only recipes and fine-tuning: where the arithmetic runs, "cpu", or "cuda"
             with torch.
+        timing: time the result beside the prepared float model, for two seconds at most, once it
+            is written: `result.clock`, which the verdict names. That is None for targets that are
+            not this machine's CPU, and for models of more than a gigabyte or half a second a run.
         progress: show a bar on a terminal, or call this with (samples done, samples in all).
 
     >>> import bitwright
@@ -169,7 +173,8 @@ _CALIBRATION = ("data", "limit", "transform", "holdout", "sketches", "memory_bud
 def _request(**given: Any) -> QuantizeRequest:
     """Return what `quantize` and `make_plan` ask for by these arguments."""
     asked, engine = given.pop("recipe"), open_engine(given.pop("engine"))
-    recipe = settle_for_host(load_recipe(asked, given.pop("target")))
+    target = given.pop("target")
+    recipe = settle_for_host(load_recipe(asked, target))
     read = {name: given.pop(name) for name in _CALIBRATION}
     return QuantizeRequest(
         source=given.pop("model"),
@@ -177,6 +182,7 @@ def _request(**given: Any) -> QuantizeRequest:
         recipe=with_purpose(recipe, given.pop("purpose"), given.pop("cpu")),
         calibration=Calibration(**read, engine=engine),
         compute=Compute(given.pop("device", "cpu"), given.pop("work", None)),
+        timing=given.pop("timing", False) and (target is None or is_of_host(target)),
         **given,
     )
 

@@ -1,4 +1,4 @@
-"""The verdict on a quantized model by its outputs: a level and a sentence."""
+"""The verdict on a quantized model: a level, and a sentence on accuracy, size and time."""
 
 from __future__ import annotations
 
@@ -6,12 +6,22 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from bitwright.assess.coverage import Coverage
+from bitwright.assess.clock import Clock, advise_on_time
 from bitwright.assess.outputs import OutputComparison
+from bitwright.plan import QuantPlan
 
-__all__ = ["UNJUDGED", "Level", "Verdict", "judge_outputs", "level_of"]
+__all__ = [
+    "LEFT_FLOAT",
+    "UNJUDGED",
+    "Level",
+    "Verdict",
+    "accuracy_of",
+    "judge_outputs",
+    "level_of",
+    "stays_float",
+]
 
-Level = Literal["good", "fair", "poor", "unknown"]
+Level = Literal["good", "fair", "poor", "slow", "float", "unknown"]
 
 # Losses up to which answers are as good as float's, and up to which they are usable: an error of
 # 3 % of the numbers (30 dB) or of 18 % (15 dB); of 1 % or 9 % of what class scores and embeddings
@@ -21,11 +31,11 @@ _GOOD_AGREEMENT, _FAIR_AGREEMENT = 0.99, 0.95
 # The same answers at 20 dB are good answers; noise that turns none of them is not felt.
 _AGREEING_LIMITS = {True: 0.1, False: 0.3}
 
-_OPENINGS: dict[Level, str] = {
-    "good": "Good: {quantized} answers as {float} does",
-    "fair": "Usable: {quantized} answers much as {float} does",
-    "poor": "Poor: {quantized} often answers something else than {float}",
-    "unknown": "Not measured: {quantized} was not run beside {float}",
+_OPENINGS = {"good": "Good", "fair": "Usable", "poor": "Poor"}
+_ANSWERS = {
+    "good": "answers as float does",
+    "fair": "answers much as float does",
+    "poor": "often answers something else than float",
 }
 
 
@@ -36,10 +46,21 @@ class Verdict(NamedTuple):
     sentence: str
 
 
+def stays_float(plan: QuantPlan) -> bool:
+    """Whether a plan quantizes nothing of the nodes that it names."""
+    return bool(plan.nodes) and not any(node.quantized for node in plan.nodes.values())
+
+
 UNJUDGED = Verdict(
     "unknown", "Not judged: ranges and figures are of random data, and say only that it runs."
 )
 """Of a model that was calibrated on random data."""
+LEFT_FLOAT = Verdict(
+    "float",
+    "Left float: no node is quantized, so that answers, size and time are those of the prepared "
+    "float model.",
+)
+"""Of a model that wholly stayed float."""
 
 
 def judge_outputs(
@@ -47,37 +68,51 @@ def judge_outputs(
     float_bytes: int,
     quantized_bytes: int,
     *,
-    speedup: float | None = None,
-    coverage: Coverage | None = None,
+    clock: Clock | None = None,
+    purpose: str = "size",
 ) -> Verdict:
-    """Return the verdict on a quantized model, by the worst of its outputs.
+    """Return the verdict on a quantized model, by the worst of its outputs, its size and its time.
 
-    >>> judge_outputs([OutputComparison("y", 40.0, 0.99, 0.1, None)], 400, 100).sentence
-    'Good: the quantized model answers as the float one does (40.0 dB signal to noise), and is \
-4.0 times smaller.'
+    One that is slower than the prepared float model is never good: the sentence says what to do,
+    by the purpose that it was made for.
+
+    >>> judge_outputs([OutputComparison("y", 40.0, 0.99, 0.1, 0.996)], 400, 100).sentence
+    'Good: same answers on 99.6 % (40.0 dB signal to noise), 4.0 × smaller.'
     """
-    size = _times(max(float_bytes, 1) / max(quantized_bytes, 1), "as large", "smaller", "larger")
+    size = _times(max(float_bytes, 1) / max(quantized_bytes, 1))
+    gains = [size, *([] if clock is None else [clock.in_words()])]
+    slow = clock is not None and clock.is_slower
+    advice = f"; {advise_on_time(purpose)}" if slow else ""
     if not outputs:
-        opening = _OPENINGS["unknown"].format(quantized="the quantized model", float="float")
-        return Verdict("unknown", f"{opening}; it is {size}.")
+        level: Level = "slow" if slow else "unknown"
+        opening = "Slower: not run beside float" if slow else "Not measured: not run beside float"
+        return Verdict(level, f"{opening}, {_joined(gains, slow)}{advice}.")
+    accuracy = accuracy_of(outputs)
+    level = "slow" if slow and accuracy != "poor" else accuracy
+    opening = "Slower" if level == "slow" else _OPENINGS[accuracy]
     worst = max(outputs, key=_loss)
-    level = min((level_of(output) for output in outputs), key=_RANK.index)
-    opening = _OPENINGS[level].format(quantized="the quantized model", float="the float one")
-    measures = [_signal(worst.sqnr), *_part(worst)]
+    measures = ", ".join([_signal(worst.sqnr), *_part(worst)])
     agreements = [o.agreement for o in outputs if o.agreement is not None]
+    answers = _ANSWERS[accuracy]
     if agreements:
-        share = f"{min(agreements):.1%}".replace("%", " %")
-        measures.append(f"the same top answer in {share} of cases")
-    gains = [size]
-    if speedup is not None:
-        gains.append(_times(speedup, "as fast", "faster", "slower"))
-    kernels = "" if coverage is None else f", with {coverage.describe()} by ONNX Runtime on a CPU"
-    return Verdict(
-        level, f"{opening} ({', '.join(measures)}), and is {' and '.join(gains)}{kernels}."
-    )
+        answers = f"same answers on {min(agreements):.1%}".replace("%", " %")
+    return Verdict(level, f"{opening}: {answers} ({measures}), {_joined(gains, slow)}{advice}.")
 
 
-_RANK: list[Level] = ["poor", "fair", "good", "unknown"]
+def _joined(gains: Sequence[str], slow: bool) -> str:
+    return (", but " if slow else ", ").join(gains)
+
+
+def accuracy_of(outputs: Sequence[OutputComparison]) -> Level:
+    """Return how good the worst of some outputs is, whatever time the model takes.
+
+    >>> accuracy_of([OutputComparison("y", 40.0, 0.99, 0.1, None)]), accuracy_of([])
+    ('good', 'unknown')
+    """
+    return min((level_of(output) for output in outputs), key=_RANK.index, default="unknown")
+
+
+_RANK: list[Level] = ["poor", "fair", "good"]
 
 
 def level_of(output: OutputComparison) -> Level:
@@ -120,7 +155,8 @@ def _signal(sqnr: float) -> str:
     return f"{sqnr:.1f} dB signal to noise"
 
 
-def _times(ratio: float, same: str, more: str, less: str) -> str:
+def _times(ratio: float) -> str:
     if 0.95 <= ratio <= 1.05:
-        return same
-    return f"{ratio:.1f} times {more}" if ratio > 1 else f"{1 / ratio:.1f} times {less}"
+        return "as large"
+    word = "smaller" if ratio > 1 else "larger"
+    return f"{max(ratio, 1 / ratio):.1f} × {word}"

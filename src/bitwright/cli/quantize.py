@@ -51,6 +51,12 @@ class QuantizeOptions:
     run: opt.RunOptions
     work: opt.Work = None
     device: opt.Device = "cpu"
+    timing: bool | None = option(
+        None,
+        "Time the result beside the prepared float model once it is written, for two seconds at "
+        "most: yes, but with --qat.",
+        "--timing/--no-timing",
+    )
 
     def check(self, model: Path) -> None:
         """Refuse options that clash, before any work."""
@@ -65,7 +71,8 @@ class QuantizeOptions:
                 if value:
                     raise typer.BadParameter(f"{option} is for one model, and {model} is a folder")
         if self.qat:
-            later = {"effort": self.effort, "sketches": self.sketches, "weights": self.weights}
+            later: dict[str, Any] = {"effort": self.effort, "sketches": self.sketches}
+            later |= {"weights": self.weights, "timing": self.timing}
             later |= {"memory_budget": self.run.memory_budget, "engine": self.run.engine}
             _refuse_calibration({**asdict(self.recipe), **self.placing.words(), **later})
 
@@ -81,7 +88,12 @@ class QuantizeOptions:
     def arguments(self, chosen: Recipe) -> dict[str, Any]:
         """Return the arguments of `bitwright.quantize` that the options stand for."""
         given = arguments_of(self, "output", "recipe", "qat", "plan_out")
-        return given | {"recipe": chosen, "effort": self.effort or self.recipe.effort}
+        from bitwright.recipe.host import is_of_host
+
+        target = self.recipe.target
+        timing = self.timing is not False and (target is None or is_of_host(target))
+        effort = self.effort or self.recipe.effort
+        return given | {"recipe": chosen, "effort": effort, "timing": timing}
 
     def words(self) -> str:
         """Return the options to quantize with the same recipe again, as they are typed."""
@@ -97,6 +109,7 @@ class QuantizeOptions:
             **asdict(self.run),
             "work": self.work,
             "device": None if self.device == "cpu" else self.device,
+            "no_timing": self.timing is False,
         }
         return " ".join(filter(None, (self.recipe.words(), opt.typed(further))))
 

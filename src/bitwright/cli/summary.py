@@ -45,6 +45,8 @@ def result_parts(result: Result, *, verbose: bool, plan_path: str | None = None)
     ]
     if result.coverage is not None:
         rows.append(("Integer kernels", result.coverage.describe()))
+    if result.clock is not None:
+        rows.append(("Time", result.clock.describe()))
     few = [] if result.judgement is None else result.judgement.notes
     rows += [("Note", note) for note in (*plan.notes, *few)]
     if plan_path is not None:
@@ -68,7 +70,7 @@ def next_command(
         return " ".join(filter(None, ("bitwright quantize", files, "--data PATH", again)))
     if result.verdict.level == "unknown":
         return f"bitwright compare {paths} --data PATH"
-    if result.verdict.level == "good":
+    if result.verdict.level in ("good", "slow", "float"):
         if target is not None and not find_target(target).cpus:
             return (
                 f"bitwright verify {shlex.quote(str(result.path))} --target {shlex.quote(target)}"

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright._version import __version__
 from bitwright.assess import OutputComparison, compare_outputs
+from bitwright.assess.clock import fit_sample
 from bitwright.assess.judge import Judgement
 from bitwright.assess.outputs import ComparedOutputs
 from bitwright.data import RandomData
@@ -198,15 +199,9 @@ def _run_beside_float(
 
 def _with_half_inputs(run: Run, model: ir.Model) -> Run:
     """Return what feeds a model whose inputs are half floats with samples of the float32 one."""
-    types = {value.name: value.dtype for value in model.graph.inputs}
 
     def run_narrow(feeds: Mapping[str, Any]) -> dict[str, Any]:
-        found = run(
-            {
-                name: np.asarray(array, None if (kind := types.get(name)) is None else kind.numpy())
-                for name, array in feeds.items()
-            }
-        )
+        found = run(fit_sample(feeds, model))
         return {n: a.astype(np.float32) if a.dtype == np.float16 else a for n, a in found.items()}
 
     return run_narrow

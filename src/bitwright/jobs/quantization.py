@@ -17,6 +17,7 @@ from bitwright.jobs.decision_log import log_decisions
 from bitwright.jobs.modes import mode_of
 from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.result import Result
+from bitwright.jobs.timing import time_result
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 
@@ -54,6 +55,8 @@ class QuantizeRequest:
     compute: Compute = ON_CPU
     external_data: bool | None = None
     providers: Sequence[str] | None = None
+    timing: bool = False
+    """Whether the result is timed beside the prepared float model, once it is written."""
 
     def __post_init__(self) -> None:
         """Refuse an engine for a job that runs no samples and rounds nothing by data."""
@@ -94,7 +97,11 @@ def quantize_request(request: QuantizeRequest) -> Result | FolderResult:
     with request.calibration.engine.connect():
         if is_folder:
             return _quantize_folder(request)
-        return save_result(_quantize_model(request), output, request.external_data)
+        prepared, made = _quantize_model(request)
+        result = save_result(made, output, request.external_data)
+    if request.timing:
+        result.clock = time_result(prepared, result)
+    return result
 
 
 def plan_request(request: QuantizeRequest) -> QuantPlan:
@@ -112,7 +119,7 @@ def plan_request(request: QuantizeRequest) -> QuantPlan:
     return plan
 
 
-def _quantize_model(request: QuantizeRequest) -> Result:
+def _quantize_model(request: QuantizeRequest) -> tuple[Prepared, Result]:
     effort, recipe = request.chosen_effort(), request.recipe
     request = _keep_observed(request, effort)
     calibration, compute = request.calibration, request.compute
@@ -120,10 +127,10 @@ def _quantize_model(request: QuantizeRequest) -> Result:
         compute.refuse_for_plain_rounding()
     prepared = request.open()
     if effort == "low":
-        return mode_of(recipe).quantize(prepared, calibration, compute)
+        return prepared, mode_of(recipe).quantize(prepared, calibration, compute)
     from bitwright.jobs.improve.effort import quantize_with_effort
 
-    return quantize_with_effort(prepared, effort, calibration, compute)
+    return prepared, quantize_with_effort(prepared, effort, calibration, compute)
 
 
 def _quantize_folder(request: QuantizeRequest) -> FolderResult:
@@ -150,11 +157,13 @@ def _quantize_folder(request: QuantizeRequest) -> FolderResult:
             calibration=replace(calibration, data=data),
             compute=replace(compute, work=work),
         )
-        return _quantize_model(own)
+        return _quantize_model(own)[1]
 
     result = quantize_folder(opened, request.recipe, calibration.data, quantize_model)
     if output is not None:
         result.save(output, external_data=request.external_data)
+    for one in result.results.values() if request.timing else ():
+        one.clock = time_result(open_model(one.source, one.plan.recipe, request.providers), one)
     return result
 
 

@@ -10,20 +10,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess import Comparison
-from bitwright.assess.bench import BenchRequest, bench_models
+from bitwright.assess.clock import Clock, middle_sized, time_models
 from bitwright.assess.comparison.side_by_side import open_units
 from bitwright.assess.report.advice import Advice, advise
 from bitwright.assess.report.data import build_report_data
 from bitwright.assess.report.encodings import planned_weights, read_encodings
 from bitwright.assess.report.page import render_page
 from bitwright.assess.report.subject import (
-    Latency,
     ReportNode,
     ReportSubject,
     SuggestedFix,
@@ -38,9 +36,12 @@ from bitwright.graph.constants import float_constant_of
 from bitwright.jobs.comparison import Measuring, compare_with, open_float_side, recipe_of
 from bitwright.jobs.result import Result
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
+from bitwright.jobs.timing import is_for_cpu, prepared_float_model
 from bitwright.jobs.tuning.result import TuneResult
 from bitwright.observe import MEMORY_BUDGET, Engine, observe
 from bitwright.plan import QuantPlan
+from bitwright.recipe import Recipe
+from bitwright.recipe.host import is_of_host
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import write_file
 from bitwright.support.logs import logged
@@ -138,7 +139,7 @@ def write_report(  # noqa: PLR0913 - a public verb
         plan: the plan that made the quantized model, if there is one: it says why nodes are float.
         limit: use at most this many samples, 16 if not given.
         transform: how images become arrays, or a function that is given each item of the data.
-        latency: also time both models, which takes a few seconds.
+        latency: also time it beside the prepared float model, which takes two seconds at most.
         sensitivity: also measure every node of the plan (the 64 with the largest error, of large
             models), and write a plan beside the page, as *.plan.json, in which the worst of them
             fall back to float.
@@ -320,7 +321,7 @@ def make_report(request: ReportRequest) -> Report:
     originals = find_original_nodes(graph.load_model(request.source), comparison.nodes)
     nodes = [replace(node, in_file=found) for node, found in zip(nodes, originals, strict=True)]
     worst = [found.index for found in comparison.worst(len(nodes))]
-    time = _time(side.reference, quantized, samples[0], measuring) if request.latency else None
+    recipe = plan.recipe if plan is not None else recipe_of(quantized)
     subject = ReportSubject(
         float_name=request.names[0],
         quantized_name=request.names[1],
@@ -334,8 +335,8 @@ def make_report(request: ReportRequest) -> Report:
         samples=comparison.samples,
         data="" if opened is None else opened.description,
         data_option=_data_option(measuring),
-        latency=time,
-        recipe=plan.recipe if plan is not None else recipe_of(quantized),
+        clock=_time(request, samples, recipe),
+        recipe=recipe,
         plan=plan,
         plan_name=request.plan_name,
         suggested_fix=_try_nodes(request, samples),
@@ -449,39 +450,15 @@ def _size(size: int | ir.SymbolicDim) -> int | str:
     return size if isinstance(size, int) else size.value or "?"
 
 
-_MIN_RUNS = 10
-"""Runs of a model below which a median says nothing."""
-
-
-def _time(
-    plain: ir.Model, quantized: ir.Model, sample: Sample, measuring: Measuring
-) -> Latency | None:
-    request = BenchRequest(
-        data=[sample],
-        seconds=1.0,
-        providers=measuring.providers,
-        profile=False,
-        progress=False,
-    )
-    timed = bench_models([plain, quantized], request)
-    before, after = timed.models
-    if min(len(before.times), len(after.times)) < _MIN_RUNS:
+def _time(request: ReportRequest, samples: Sequence[Sample], recipe: Recipe | None) -> Clock | None:
+    """Return the time beside the prepared float model's, where this machine's CPU tells it."""
+    elsewhere = request.target is not None and not is_of_host(request.target)
+    if not request.latency or elsewhere or not (recipe is None or is_for_cpu(recipe)):
         return None
-    return Latency(
-        float_ms=before.median,
-        quantized_ms=after.median,
-        float_spread=(before.p10, before.p90),
-        quantized_spread=(after.p10, after.p90),
-        detail=f"median of {len(after.times)} runs of one sample, in turn with float; in "
-        "parentheses what 8 of 10 runs took",
-        overlaps=_overlap(before.times, after.times),
-    )
-
-
-def _overlap(first: Sequence[float], second: Sequence[float]) -> bool:
-    """Return whether the middle halves of two sets of times overlap."""
-    (low, high), (other_low, other_high) = (np.percentile(x, [25, 75]) for x in (first, second))
-    return bool(low <= other_high and other_low <= high)
+    providers = request.measuring.providers
+    reference = prepared_float_model(request.source, providers)
+    found = time_models(reference, [request.quantized], middle_sized(samples), providers=providers)
+    return None if found is None else found[0]
 
 
 def _shape_options(data: RandomData) -> list[str]:

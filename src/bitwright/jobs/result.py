@@ -12,10 +12,11 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess import OutputComparison
+from bitwright.assess.clock import Clock
 from bitwright.assess.coverage import Coverage, find_coverage
 from bitwright.assess.judge import Judgement
 from bitwright.assess.outputs import output_section
-from bitwright.assess.verdict import UNJUDGED, Verdict, judge_outputs
+from bitwright.assess.verdict import LEFT_FLOAT, UNJUDGED, Verdict, judge_outputs, stays_float
 from bitwright.data import Sample
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
@@ -53,6 +54,8 @@ class Result(Summarized):
     """The samples that it was measured on."""
     judgement: Judgement | None = field(default=None, repr=False)
     """The loss of all outputs: by what each holds, part by part, with intervals."""
+    clock: Clock | None = None
+    """Its time beside the prepared float model's; None: not timed, or not to be timed here."""
     _coverage: Coverage | Literal["unknown"] | None = field(
         default=None, init=False, repr=False, compare=False
     )
@@ -117,8 +120,13 @@ class Result(Summarized):
 
     @property
     def verdict(self) -> Verdict:
-        """How good the model is, as a level (good, fair, poor or unknown) and a sentence."""
-        found = judge_outputs(self.outputs, self.float_size, self.size, coverage=self.coverage)
+        """How good the model is: a sentence, and its level.
+
+        That is good, fair, poor, slow (than the prepared float model), float or unknown.
+        """
+        if stays_float(self.plan):
+            return LEFT_FLOAT
+        found = judge_outputs(self.outputs, self.float_size, self.size, clock=self.clock)
         if found.level != "unknown" and self.plan.random_data:
             return UNJUDGED
         return found
@@ -156,6 +164,7 @@ class Result(Summarized):
             ("Verdict", self.verdict.sentence),
             *([("Calibrated on", self.data)] if self._calibrates else []),
             *([] if self.coverage is None else [("Integer kernels", self.coverage.describe())]),
+            *([] if self.clock is None else [("Time", self.clock.describe())]),
             *(("Note", note) for note in self.plan.notes),
         ]
         kept = [(op, str(count), reason) for (op, reason), count in skipped.most_common()]
@@ -188,6 +197,8 @@ class Result(Summarized):
             lines.append(f"Against float on {self._measured_on()}, {comparison.describe()}")
         if self.coverage is not None:
             lines.append(f"Integer kernels: {self.coverage.describe()}")
+        if self.clock is not None:
+            lines.append(f"Time: {self.clock.describe()}")
         if self.judgement is not None:
             lines += [f"Note: {note}" for note in self.judgement.notes]
         lines += [f"Note: {note}" for note in self.plan.notes]
@@ -240,6 +251,7 @@ class Result(Summarized):
             "verdict": self.verdict._asdict(),
             "judgement": None if self.judgement is None else self.judgement.to_dict(),
             "coverage": None if self.coverage is None else self.coverage.to_dict(),
+            "clock": None if self.clock is None else self.clock.to_dict(),
             "notes": list(self.plan.notes),
             "output": None if self.path is None else str(self.path),
         }

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from bitwright.numerics.types import INT8
 from bitwright.recipe.value import Recipe
-from bitwright.targets.host import detect_cpu
+from bitwright.targets import find_target
+from bitwright.targets.host import detect_cpu, on_host
 
-__all__ = ["keep_signed", "settle_for_host", "writes_signed"]
+__all__ = ["is_of_host", "keep_signed", "settle_for_host", "writes_signed"]
+
+
+def is_of_host(target: str) -> bool:
+    """Return whether a target is the CPU of this machine, so that its time is measured here.
+
+    >>> is_of_host("cpu"), is_of_host("qualcomm-htp")
+    (True, False)
+    """
+    return detect_cpu() in on_host(find_target(target)).cpus
 
 
 def keep_signed(recipe: Recipe) -> Recipe:

@@ -6,8 +6,9 @@ import pytest
 from support.report_examples import activation, measured, output, subject, weight, with_fix
 
 from bitwright import load_demo, load_recipe
+from bitwright.assess.clock import read_clock
 from bitwright.assess.report.advice import advise
-from bitwright.assess.report.subject import Latency, ReportNode
+from bitwright.assess.report.subject import ReportNode
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Percentile, Recipe
 
@@ -185,18 +186,12 @@ def test_random_data_is_distinguished_from_real_data():
 
 
 def test_a_slower_model_is_profiled():
-    slow = Latency(float_ms=1.0, quantized_ms=2.0)
-    assert commands(subject(latency=slow)) == {
+    slow = read_clock([(1.0, 2.0)] * 5)
+    assert commands(subject(clock=slow)) == {
         "Find out what is slow": "bitwright bench model.onnx model-int8.onnx"
     }
-    assert "Find out what is slow" not in commands(
-        subject(latency=Latency(float_ms=2.0, quantized_ms=1.0))
-    )
-    overlapping = Latency(float_ms=1.0, quantized_ms=2.0, overlaps=True)
-    assert "Find out what is slow" not in commands(subject(latency=overlapping))
-    for target, said in (("arm-cpu", True), ("qualcomm-htp:v68", False)):
-        given = subject(latency=slow, target={"name": target})
-        assert ("Find out what is slow" in commands(given)) == said
+    for rounds in ([(2.0, 1.0)] * 5, [(1.0, 0.9), (1.0, 1.1), (1.0, 2.0)]):
+        assert "Find out what is slow" not in commands(subject(clock=read_clock(rounds)))
 
 
 def test_recipes_without_calibration_need_no_data():

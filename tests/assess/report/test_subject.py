@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 from support.report_examples import measured, output, subject, with_fix
 
-from bitwright.assess.coverage import Coverage
+from bitwright.assess.clock import read_clock
 from bitwright.assess.judge import OutputJudgement, PartJudgement
-from bitwright.assess.report.subject import Latency
 from bitwright.assess.verdict import level_of
 
 
@@ -37,15 +36,14 @@ def test_the_sentence_has_accuracy_size_speed_and_the_most_sensitive_node():
             [measured(name="a", local_sqnr=40.0), measured(name="culprit", local_sqnr=3.0)],
             worst=[1, 0],
             outputs=[output(8.0, 0.5)],
-            latency=Latency(float_ms=9.0, quantized_ms=3.0),
+            clock=read_clock([(9.0, 3.0)] * 5),
         )
         .verdict()
         .sentence
     )
     assert said == (
-        "Poor: the quantized model often answers something else than the float one (8.0 dB signal "
-        "to noise, the same top answer in 50.0 % of cases), and is 3.8 times smaller and 3.0 times "
-        "faster. The most sensitive node is culprit."
+        "Poor: same answers on 50.0 % (8.0 dB signal to noise), 3.8 × smaller, 3.0 × faster than "
+        "the prepared float model. The most sensitive node is culprit."
     )
 
 
@@ -54,15 +52,14 @@ def test_a_good_model_blames_nobody():
 
 
 def test_larger_and_slower_are_said_too():
-    given = subject(
-        float_bytes=100, quantized_bytes=250, latency=Latency(float_ms=1.0, quantized_ms=2.0)
-    )
-    assert "2.5 times larger and 2.0 times slower" in given.verdict().sentence
+    clock = read_clock([(1.0, 2.0)] * 5)
+    said = subject(float_bytes=100, quantized_bytes=250, clock=clock).verdict().sentence
+    assert "2.5 × larger, but 2.0 × slower than the prepared float model; quantize with" in said
 
 
-def test_models_whose_runs_overlap_are_called_neither_faster_nor_slower():
-    overlapping = Latency(float_ms=2.0, quantized_ms=13.7, overlaps=True)
-    said = subject(latency=overlapping).verdict().sentence
+def test_models_whose_times_cannot_be_told_apart_are_called_as_fast():
+    clock = read_clock([(2.0, 1.0), (2.0, 3.0), (2.0, 2.1), (2.0, 2.1), (2.0, 1.5)])
+    said = subject(clock=clock).verdict().sentence
     assert "smaller" in said and "slower" not in said and "faster" not in said
 
 
@@ -78,7 +75,7 @@ def test_what_was_tried_out_says_what_is_most_sensitive():
 
 
 def test_a_model_of_the_same_size_is_as_large():
-    assert " is as large." in subject(float_bytes=1000, quantized_bytes=1010).verdict().sentence
+    assert ", as large." in subject(float_bytes=1000, quantized_bytes=1010).verdict().sentence
 
 
 def judged(kind, loss, span=None):
@@ -99,10 +96,3 @@ def test_a_broken_head_is_poor_however_good_the_whole_output_is():
 )
 def test_the_level_is_by_the_kind_of_the_output(kind, loss, level):
     assert level_of(replace(output(5.0, None), judged=judged(kind, loss))) == level
-
-
-def test_what_runs_in_integers_stands_beside_it():
-    found = subject(outputs=[output(35.0, 1.0)], coverage=Coverage(4, 3, 100, 90)).verdict()
-    assert found.sentence.endswith(
-        "with 3 of 4 products in integers (90 % of multiply-adds) by ONNX Runtime on a CPU."
-    )

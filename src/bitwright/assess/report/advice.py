@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from bitwright.assess.report.subject import ReportSubject
 from bitwright.assess.report.views import TensorView
 from bitwright.assess.sensitivity.fallback import FALLBACK_NAMES
+from bitwright.assess.verdict import accuracy_of
 from bitwright.recipe import RECIPES, MinMax, Recipe
-from bitwright.targets import find_target
 
 __all__ = ["RULES", "Advice", "advise"]
 
@@ -254,16 +254,13 @@ def use_sixteen_bits(subject: ReportSubject) -> Advice | None:
 
 
 def find_what_is_slow(subject: ReportSubject) -> Advice | None:
-    """A quantized model that is no faster has ops that fell back to float."""
-    latency, target = subject.latency, subject.target
-    if latency is None or latency.overlaps or latency.speedup >= 0.95:
+    """A quantized model that is slower has ops that fell back to float, or slow integer kernels."""
+    if subject.clock is None or not subject.clock.is_slower:
         return None
-    if target is not None and not find_target(target["name"]).cpus:
-        return None  # what an accelerator takes is not measured here
     return Advice(
         "Find out what is slow",
-        "The quantized model takes longer than float: ops that are not fused, or that this "
-        "processor has no integer kernel for.",
+        "The quantized model takes longer than the prepared float one: ops that are not fused, or "
+        "that this processor has no integer kernel for.",
         shlex.join(["bitwright", "bench", subject.float_name, subject.quantized_name]),
     )
 
@@ -290,7 +287,8 @@ RULES: tuple[Rule, ...] = (
 
 
 def _is_good(subject: ReportSubject) -> bool:
-    return subject.verdict().level in ("good", "unknown")
+    good = accuracy_of(subject.outputs) in ("good", "unknown")
+    return good or subject.verdict().level in ("float", "unknown")
 
 
 def _calibrates(recipe: Recipe | None) -> bool:

@@ -38,7 +38,7 @@ def build_report_data(subject: ReportSubject) -> dict[str, Any]:
         "float": {"name": Path(subject.float_name).name, "bytes": subject.float_bytes},
         "quantized": {"name": Path(subject.quantized_name).name, "bytes": subject.quantized_bytes},
         "verdict": verdict._asdict(),
-        "latency": None if subject.latency is None else _rounded(asdict(subject.latency)),
+        "clock": None if subject.clock is None else _rounded(subject.clock.to_dict()),
         "samples": subject.samples,
         "data": subject.data,
         "outputs": [_output(output) for output in subject.outputs],

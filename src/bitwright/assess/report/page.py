@@ -6,10 +6,11 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from bitwright.assess.clock import Clock
 from bitwright.assess.rendering import render_template, show_decibels
 from bitwright.support.wording import show_bytes
 
@@ -57,13 +58,9 @@ def render_page(data: Mapping[str, Any]) -> str:
     return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", page)
 
 
-_OVERLAPPING = "\N{EN DASH}", "the runs overlap"
-"""Of two models whose times cannot be told apart."""
-
-
 def list_figures(data: Mapping[str, Any]) -> Iterator[Figure]:
-    """Yield accuracy, size, latency and coverage, as far as they were measured."""
-    outputs, latency, coverage = data["outputs"], data["latency"], data["coverage"]
+    """Yield accuracy, size, time and coverage, as far as they were measured."""
+    outputs, clock, coverage = data["outputs"], data["clock"], data["coverage"]
     if outputs:
         worst = min(outputs, key=lambda output: float(output["sqnr"] or "-inf"))
         where = f"worst of {len(outputs)} outputs" if len(outputs) > 1 else "at the output"
@@ -75,13 +72,16 @@ def list_figures(data: Mapping[str, Any]) -> Iterator[Figure]:
     before, after = data["float"]["bytes"], data["quantized"]["bytes"]
     sizes = f"{show_bytes(before)} → {show_bytes(after)}"
     yield Figure("Size", *_ratio(before, after, "smaller", "larger"), sizes)
-    if latency is not None:
-        before, after = latency["float_ms"], latency["quantized_ms"]
-        spreads = latency["float_spread"], latency["quantized_spread"]
-        shown = [_with_spread(*pair) for pair in zip((before, after), spreads, strict=True)]
-        times = f"{' → '.join(shown)} ms"
-        ratio = _ratio(before, after, "faster", "slower")
-        yield Figure("Latency", *(_OVERLAPPING if latency["overlaps"] else ratio), times)
+    if clock is not None:
+        shown = Clock(**clock)
+        times = f"{shown.float_ms:.3g} → {shown.quantized_ms:.3g} ms"
+        note = f"{shown.interval()}, {shown.where}: {times}"
+        yield Figure("Time", shown.figure(), "of prepared float's", note)
+    kernels = data["integer_kernels"]
+    if kernels is not None and kernels["products"]:
+        share, products = kernels["share"], f"of {kernels['products']:,} products"
+        note = "" if share is None else f"{100 * share:.0f} % of multiply-adds"
+        yield Figure("Integer kernels", f"{kernels['integer_products']:,}", products, note)
     left = coverage["nodes"] - coverage["quantized"]
     yield Figure(
         "Quantized",
@@ -89,11 +89,6 @@ def list_figures(data: Mapping[str, Any]) -> Iterator[Figure]:
         f"of {coverage['nodes']:,} nodes",
         f"{left:,} left float" if left else "none left float",
     )
-
-
-def _with_spread(time: float, spread: Sequence[float] | None) -> str:
-    """Return a time and, where it is known, what 8 of 10 runs took."""
-    return f"{time:.3g}" if spread is None else f"{time:.3g} ({spread[0]:.3g} to {spread[1]:.3g})"
 
 
 def _ratio(before: float, after: float, better: str, worse: str) -> tuple[str, str]:

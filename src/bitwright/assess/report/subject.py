@@ -10,17 +10,25 @@ from typing import Any
 
 import onnx_ir as ir
 
+from bitwright.assess.clock import Clock
 from bitwright.assess.comparison.results import NodeComparison
 from bitwright.assess.comparison.units import node_places, nodes_between
 from bitwright.assess.coverage import Coverage
 from bitwright.assess.outputs import OutputComparison
 from bitwright.assess.report.views import TensorView
 from bitwright.assess.sensitivity.results import Proposal, Sensitivity
-from bitwright.assess.verdict import UNJUDGED, Verdict, judge_outputs
+from bitwright.assess.verdict import (
+    LEFT_FLOAT,
+    UNJUDGED,
+    Verdict,
+    accuracy_of,
+    judge_outputs,
+    stays_float,
+)
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 
-__all__ = ["Latency", "ReportNode", "ReportSubject", "SuggestedFix", "find_original_nodes"]
+__all__ = ["ReportNode", "ReportSubject", "SuggestedFix", "find_original_nodes"]
 
 _MAX_SHARE, _MAX_NAMED = 0.05, 8
 """Share and number of the nodes that are called outstanding at most."""
@@ -54,26 +62,6 @@ class ReportNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Latency:
-    """How long one run takes, in milliseconds."""
-
-    float_ms: float
-    quantized_ms: float
-    float_spread: tuple[float, float] | None = None
-    quantized_spread: tuple[float, float] | None = None
-    """Between which milliseconds 8 of 10 runs lay."""
-    detail: str = ""
-    """How it was measured: runs, threads, provider."""
-    overlaps: bool = False
-    """Whether the middle halves of both models' runs overlap: then neither is called faster."""
-
-    @property
-    def speedup(self) -> float:
-        """How many times faster the quantized model is; below 1 it is slower."""
-        return self.float_ms / self.quantized_ms
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SuggestedFix:
     """The sensitivity of each node, and the plan in which the worst of them fall back."""
 
@@ -102,7 +90,8 @@ class ReportSubject:
     """What was measured on, in words."""
     data_option: str = ""
     """The same as options of the command, such as "--data images"."""
-    latency: Latency | None = None
+    clock: Clock | None = None
+    """The time beside the prepared float model's."""
     coverage: Coverage | None = None
     """The products that the runtime computes in integers."""
     recipe: Recipe | None = None
@@ -137,18 +126,16 @@ class ReportSubject:
 
     def verdict(self) -> Verdict:
         """Return the verdict on the quantized model, which also names the most sensitive node."""
-        latency = self.latency
+        plan = self.plan
+        if plan is not None and stays_float(plan):
+            return LEFT_FLOAT
         found = judge_outputs(
-            self.outputs,
-            self.float_bytes,
-            self.quantized_bytes,
-            speedup=None if latency is None or latency.overlaps else latency.speedup,
-            coverage=self.coverage,
+            self.outputs, self.float_bytes, self.quantized_bytes, clock=self.clock
         )
-        if found.level != "unknown" and self.plan is not None and self.plan.random_data:
+        if found.level != "unknown" and plan is not None and plan.random_data:
             return UNJUDGED
         sensitive = [*self.most_sensitive(), *self.worst]
-        if found.level in ("good", "unknown") or not sensitive:
+        if accuracy_of(self.outputs) in ("good", "unknown") or not sensitive:
             return found
         name = self.nodes[sensitive[0]].measured.name
         return found._replace(sentence=f"{found.sentence} The most sensitive node is {name}.")

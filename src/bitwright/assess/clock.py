@@ -1,0 +1,305 @@
+"""A look at the clock: the time of models beside the prepared float model's, with its interval.
+
+The yardstick is the float model after our float passes, which the runtime then optimizes by itself:
+what preparation gains is no gain of quantizing.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.data import Sample
+from bitwright.run import open_session, run_session
+
+__all__ = [
+    "BUDGET",
+    "Clock",
+    "advise_on_time",
+    "fit_sample",
+    "middle_sized",
+    "read_clock",
+    "take_turns",
+    "time_models",
+    "time_runners",
+]
+
+BUDGET = 2.0
+"""Seconds that all turns together take at most."""
+MIN_ROUNDS, FEWEST_ROUNDS, MAX_ROUNDS = 5, 3, 41
+"""Rounds before timing may stop as soon as the interval is narrow; before it may stop at all, below
+which nothing is told; and at most."""
+NARROW = 0.04
+"""Width of the interval, as a share of the ratio, at which timing stops."""
+SESSIONS_DIFFER = 0.01
+"""Share by which the times of two sessions of the same model differ, however often they run: their
+weights lie elsewhere in memory."""
+_TURN_SECONDS = 2e-3
+"""Seconds of a turn: short runs are repeated until they fill it."""
+_LONG_RUN = 0.1
+"""Seconds from which a run is so long that what another model left in the caches is not felt."""
+_CONFIDENCE = 0.95
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """The time of a model beside that of the prepared float model, which ran in turns with it.
+
+    >>> clock = read_clock([(2.0, 1.0), (2.0, 1.1), (2.0, 0.9), (2.2, 1.1), (2.0, 1.0)])
+    >>> clock.describe()
+    "0.50 of the prepared float model's (0.45 to 0.55), one thread"
+    >>> clock.is_faster, clock.is_slower
+    (True, False)
+    """
+
+    float_ms: float
+    """Milliseconds of a run of the prepared float model: the median over rounds."""
+    quantized_ms: float
+    ratio: float
+    """Time of the quantized model over that of the float one: the median over rounds."""
+    low: float
+    high: float
+    """The interval that the ratio lies in, at 95 % confidence."""
+    rounds: int
+    threads: int | None = 1
+    """None: all cores. One thread is timed by what its core works, all cores by the seconds that
+    pass."""
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether the quantized model is slower, beyond the interval."""
+        return self.low > 1
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether the quantized model is faster, beyond the interval."""
+        return self.high < 1
+
+    @property
+    def where(self) -> str:
+        """Where it was timed."""
+        if self.threads is None:
+            return "all cores"
+        return "one thread" if self.threads == 1 else f"{self.threads} threads"
+
+    def describe(self) -> str:
+        """Return the time in a line."""
+        return f"{self.figure()} of the prepared float model's {self.interval()}, {self.where}"
+
+    def figure(self) -> str:
+        """Return the ratio alone."""
+        return f"{self.ratio:.2f}"
+
+    def interval(self) -> str:
+        """Return the interval of the ratio in parentheses."""
+        return f"({self.low:.2f} to {self.high:.2f})"
+
+    def in_words(self) -> str:
+        """Return the ratio as part of a sentence.
+
+        >>> read_clock([(1.0, 2.0)] * 5).in_words(), read_clock([(1.0, 1.0)] * 5).in_words()
+        ('2.0 × slower than the prepared float model', 'as fast as the prepared float model')
+        """
+        if not (self.is_slower or self.is_faster):
+            return "as fast as the prepared float model"
+        times = self.ratio if self.is_slower else 1 / self.ratio
+        digits = 1 if times >= 1.1 else 2
+        word = "slower" if self.is_slower else "faster"
+        return f"{times:.{digits}f} × {word} than the prepared float model"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain data."""
+        return asdict(self)
+
+
+_ADVICE = {
+    "size": "quantize with --for balanced or --for speed, which leave float what gains no time",
+    "balanced": "quantize with --for speed, which leaves float all that gains no time",
+    "speed": "keep the float model where time counts",
+}
+
+
+def advise_on_time(purpose: str = "size") -> str:
+    """Return what to do about a result that is slower than the prepared float model.
+
+    >>> advise_on_time("balanced")
+    'quantize with --for speed, which leaves float all that gains no time'
+    """
+    return _ADVICE[purpose]
+
+
+def middle_sized(samples: Sequence[Sample]) -> Sample:
+    """Return the sample to time models on: the first of those that half of the others are below.
+
+    >>> middle_sized([{"x": np.zeros(size)} for size in (9, 1, 4)])["x"].size
+    4
+    """
+    sizes = [sum(np.size(array) for array in sample.values()) for sample in samples]
+    return samples[sizes.index(sorted(sizes)[len(sizes) // 2])]
+
+
+def take_turns(runners: Sequence[Callable[[int], _T]], rounds: Iterable[int]) -> Iterator[list[_T]]:
+    """Yield what each gives in a round: they run forwards in one and backwards in the next.
+
+    The machine is slower at one time than at another: what ran in one round can be compared.
+
+    >>> ran = []
+    >>> [found for found in take_turns([ran.append, lambda number: ran.append(-number)], [1, 2])]
+    [[None, None], [None, None]]
+    >>> ran
+    [1, -1, -2, 2]
+    """
+    order = list(range(len(runners)))
+    for number in rounds:
+        found = {place: runners[place](number) for place in order}
+        order.reverse()
+        yield [found[place] for place in range(len(runners))]
+
+
+def read_clock(rounds: Sequence[tuple[float, float]], threads: int | None = 1) -> Clock:
+    """Return the clock for the seconds of a float run and of a quantized one in each round."""
+    ratios = sorted(quantized / before for before, quantized in rounds)
+    ratio, cut = statistics.median(ratios), _cut(len(ratios))
+    return Clock(
+        float_ms=1000 * statistics.median(before for before, _ in rounds),
+        quantized_ms=1000 * statistics.median(quantized for _, quantized in rounds),
+        ratio=ratio,
+        low=min(ratios[cut], (1 - SESSIONS_DIFFER) * ratio),
+        high=max(ratios[-1 - cut], (1 + SESSIONS_DIFFER) * ratio),
+        rounds=len(ratios),
+        threads=threads,
+    )
+
+
+def _cut(count: int) -> int:
+    """Return how many values at each end lie outside of the interval of the median.
+
+    The median lies between two order statistics with a probability that is the binomial's, whatever
+    the values are distributed like. Of five rounds it is the whole of them (94 %).
+
+    >>> [_cut(count) for count in (3, 5, 9, 17, 41)]
+    [0, 0, 1, 4, 13]
+    """
+    outside, cut = 0.0, 0
+    for below in range(count // 2):
+        outside += 2 * math.comb(count, below) / 2**count
+        if outside > 1 - _CONFIDENCE:
+            break
+        cut = below
+    return cut
+
+
+def time_models(
+    reference: ir.Model,
+    models: Sequence[ir.Model],
+    sample: Sample,
+    *,
+    threads: int | None = 1,
+    providers: Sequence[str] | None = None,
+    budget: float = BUDGET,
+) -> list[Clock] | None:
+    """Time models in turns with the prepared float model, until it is clear how they compare.
+
+    Returns None where runs are so long that too few rounds fit into the budget.
+    """
+    elapsed = threads is None or _runs_elsewhere(providers)
+    runners: list[_Runner] = []
+    for one in (reference, *models):
+        runners.append(_Runner(one, sample, threads, providers, elapsed))
+        if FEWEST_ROUNDS * runners[-1].first_seconds > budget:
+            return None
+    return time_runners(runners, threads=threads, budget=budget)
+
+
+def time_runners(
+    runners: Sequence[Callable[[int], float]],
+    *,
+    threads: int | None = 1,
+    budget: float = BUDGET,
+    now: Callable[[], float] = time.perf_counter,
+) -> list[Clock] | None:
+    """Let what was opened take turns: each gives the seconds of one run; the first is float.
+
+    >>> [clock] = time_runners([lambda number: 2.0, lambda number: 1.0])
+    >>> clock.ratio, clock.rounds
+    (0.5, 5)
+    """
+    rounds: list[list[float]] = []
+    begun = last = now()
+    for found in take_turns(runners, range(MAX_ROUNDS)):
+        rounds.append(found)
+        spent, longest, last = now() - begun, now() - last, now()
+        if len(rounds) >= MIN_ROUNDS and all(map(_is_narrow, _read(rounds, threads))):
+            break
+        if spent + longest > budget:
+            break
+    return _read(rounds, threads) if len(rounds) >= FEWEST_ROUNDS else None
+
+
+def _read(rounds: Sequence[Sequence[float]], threads: int | None) -> list[Clock]:
+    first, *others = zip(*rounds, strict=True)
+    return [read_clock(list(zip(first, other, strict=True)), threads) for other in others]
+
+
+def _is_narrow(clock: Clock) -> bool:
+    return clock.high - clock.low <= NARROW * clock.ratio
+
+
+def _runs_elsewhere(providers: Sequence[str] | None) -> bool:
+    """Whether what a run takes is not told by the time that this process works."""
+    # Windows counts that in steps of 16 ms.
+    return sys.platform == "win32" or bool(set(providers or ()) - {"CPUExecutionProvider"})
+
+
+class _Runner:
+    """A model in a session; a call gives the seconds of one run."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        sample: Sample,
+        threads: int | None,
+        providers: Sequence[str] | None,
+        elapsed: bool,
+    ) -> None:
+        self._clock = time.perf_counter if elapsed else time.process_time
+        self._session = open_session(model, threads=threads, providers=providers, memory_arena=True)
+        self._feeds = fit_sample(sample, model)
+        seconds = self.first_seconds = self._run(1)
+        self._leads = seconds < _LONG_RUN
+        if self._leads:  # the first takes memory, and does what is done once
+            seconds = self._run(1)
+        self._repeated = max(1, math.ceil(_TURN_SECONDS / max(seconds, 1e-6)))
+
+    def __call__(self, number: int) -> float:
+        if self._leads:
+            self._run(1)
+        return self._run(self._repeated)
+
+    def _run(self, times: int) -> float:
+        """Return the shortest of some runs: other programs make runs longer, never shorter."""
+        shortest = math.inf
+        for _ in range(times):
+            begun = self._clock()
+            run_session(self._session, self._feeds)
+            shortest = min(shortest, self._clock() - begun)
+        return shortest
+
+
+def fit_sample(sample: Mapping[str, Any], model: ir.Model) -> dict[str, Any]:
+    """Return a sample of the float model in the types that another one reads, as halves."""
+    types = {value.name: value.dtype for value in model.graph.inputs}
+    return {
+        name: np.asarray(array, None if (kind := types.get(name)) is None else kind.numpy())
+        for name, array in sample.items()
+    }

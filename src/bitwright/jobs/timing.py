@@ -1,0 +1,83 @@
+"""Timing: a result beside the prepared float model, once it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from bitwright.assess.clock import Clock, middle_sized, time_models
+from bitwright.data import RandomData
+from bitwright.errors import AlreadyQuantizedError, DataError, ModelError
+from bitwright.graph import clone_model, load_model
+from bitwright.jobs.opening import Prepared, open_model
+from bitwright.jobs.result import Result
+from bitwright.prepare import prepare_exactly
+from bitwright.recipe import Recipe
+from bitwright.support.logs import logged
+
+__all__ = ["is_for_cpu", "prepared_float_model", "time_result"]
+
+MAX_BYTES = 1 << 30
+"""Size of both models together from which opening them once more takes longer than is to be waited
+for."""
+
+
+@logged("time the result")
+def time_result(prepared: Prepared, result: Result) -> Clock | None:
+    """Return the time of a result beside the prepared float model, on one thread.
+
+    None where that cannot be told here: models for accelerators, or that this runtime does not run,
+    that need samples of the user's, that are larger than a gigabyte, or that take most of a second.
+    """
+    if not is_for_cpu(prepared.recipe) or prepared.float_size + result.size > MAX_BYTES:
+        return None
+    try:
+        drawn = list(result.evaluation) or list(RandomData(count=1).samples(prepared.inputs))
+        found = time_models(
+            _yardstick(prepared),
+            [result.model],
+            middle_sized(drawn),
+            providers=prepared.providers,
+        )
+    except (DataError, ModelError):
+        return None  # the result was checked before: its notes say what it does not run on
+    return None if found is None else found[0]
+
+
+def is_for_cpu(recipe: Recipe) -> bool:
+    """Whether a recipe makes models for CPUs, whose time this one can tell.
+
+    >>> from bitwright.recipe import named_recipe
+    >>> is_for_cpu(named_recipe("int8")), is_for_cpu(named_recipe("npu-cnn"))
+    (True, False)
+    """
+    place, format = recipe.place, recipe.output_format
+    return not (recipe.limits or place.isolated or format.vendor_ops) and place.must_run
+
+
+def prepared_float_model(source: Any, providers: Sequence[str] | None = None) -> ir.Model:
+    """Return what times are held against: a float model after our float passes.
+
+    A model that has quantized nodes already has no float form, and is returned as it is.
+
+    >>> import bitwright
+    >>> model = prepared_float_model(bitwright.load_demo().model_path)
+    >>> {node.op_type for node in model.graph} & {"BatchNormalization"}
+    set()
+    """
+    try:
+        return open_model(source, Recipe(), providers).reference
+    except AlreadyQuantizedError:
+        return load_model(source)
+
+
+def _yardstick(prepared: Prepared) -> ir.Model:
+    """Return the same for an opened model: few passes run where only weights are quantized."""
+    recipe = prepared.recipe
+    if recipe.optimize and recipe.mode != "weight-only":
+        return prepared.reference
+    model = clone_model(prepared.reference)
+    prepare_exactly(model, widen=recipe.float16 == "widen", rewrite=recipe.rewrite)
+    return model

@@ -1,0 +1,137 @@
+"""What is timed beside what, and where the clock is shown; never how long anything takes."""
+
+import onnx
+import pytest
+from support.models import make_cnn, make_samples
+
+import bitwright
+from bitwright.assess.clock import read_clock
+from bitwright.assess.sensitivity.fallback import fall_back
+from bitwright.assess.verdict import LEFT_FLOAT
+from bitwright.errors import ModelError
+from bitwright.jobs import timing
+from bitwright.jobs.opening import open_model
+from bitwright.jobs.timing import prepared_float_model, time_result
+from bitwright.recipe import Recipe
+
+SLOWER = read_clock([(1.0, 2.0)] * 5)
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """What was timed: the yardstick and the models, in the order of the calls."""
+    seen = []
+
+    def time_models(reference, models, sample, **options):
+        seen.append((reference, list(models), sample, options))
+        return [SLOWER]
+
+    monkeypatch.setattr(timing, "time_models", time_models)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_cnn()
+
+
+@pytest.fixture(scope="module")
+def samples(model):
+    return make_samples(model, 16)
+
+
+def test_a_result_is_timed_only_where_that_is_asked_for(model, samples, timed):
+    assert bitwright.quantize(model, data=samples, recipe="int8").clock is None
+    assert not timed
+    assert bitwright.quantize(model, data=samples, recipe="int8", timing=True).clock is SLOWER
+
+
+def test_a_result_is_written_before_it_is_timed_and_is_the_same(
+    model, samples, timed, tmp_path, monkeypatch
+):
+    first, second = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    plain = bitwright.quantize(model, first, data=samples, recipe="int8")
+    monkeypatch.setattr(
+        timing, "middle_sized", lambda drawn: timed.append(second.exists()) or drawn[0]
+    )
+    result = bitwright.quantize(model, second, data=samples, recipe="int8", timing=True)
+    assert timed[0] is True
+    assert first.read_bytes() == second.read_bytes()
+    assert plain.plan == result.plan
+
+
+def test_the_yardstick_is_the_prepared_float_model(timed):
+    demo = bitwright.load_demo()
+    for recipe in ("int8", "int8-weights", {"base": "int8", "optimize": False}):
+        result = bitwright.quantize(
+            demo.model_path, data=demo.calibration[:8], recipe=recipe, timing=True
+        )
+        reference, models, _, _ = timed.pop()
+        assert models == [result.model]
+        ops = {one.op_type for one in reference.graph}
+        assert "BatchNormalization" not in ops and "DequantizeLinear" not in ops
+        found = {one.op_type for one in prepared_float_model(demo.model_path).graph}
+        assert ops == found
+
+
+def test_the_time_stands_in_the_summary_and_in_the_verdict(model, samples, timed):
+    result = bitwright.quantize(model, data=samples, recipe="int8", timing=True)
+    line = "Time: 2.00 of the prepared float model's (1.98 to 2.02), one thread"
+    assert line in result.summary().splitlines()
+    assert "(1.98 to 2.02)" in result._repr_html_()
+    assert result.to_dict()["clock"]["ratio"] == 2.0
+    level, sentence = result.verdict
+    assert level == "slow"
+    assert sentence.startswith("Slower: ") and "--for balanced" in sentence
+
+
+def test_a_model_that_wholly_stayed_float_is_neither_good_nor_bad(model, samples):
+    plan = bitwright.make_plan(model, data=samples, recipe="int8")
+    result = bitwright.apply_plan(fall_back(plan, list(plan.nodes)), model, data=samples)
+    assert not result.quantized
+    assert result.verdict == LEFT_FLOAT and result.verdict.level == "float"
+
+
+def test_models_for_accelerators_are_not_timed_here(timed):
+    demo = bitwright.load_demo()
+    for options in ({"recipe": "npu-cnn"}, {"target": "qualcomm-htp"}):
+        data = demo.calibration[:8]
+        made = bitwright.quantize(demo.model_path, data=data, timing=True, **options)
+        assert made.clock is None
+    assert not timed
+
+
+def test_a_model_that_does_not_run_here_has_no_time(model, samples, monkeypatch):
+    def refuse(*given, **options):
+        raise ModelError("no kernel.")
+
+    monkeypatch.setattr(timing, "time_models", refuse)
+    assert bitwright.quantize(model, data=samples, recipe="int8", timing=True).clock is None
+
+
+def test_large_models_are_not_opened_once_more(model, samples, timed, monkeypatch):
+    monkeypatch.setattr(timing, "MAX_BYTES", 1000)
+    assert bitwright.quantize(model, data=samples, recipe="int8", timing=True).clock is None
+    assert not timed
+
+
+def test_a_model_without_samples_is_timed_on_random_ones(timed):
+    demo = bitwright.load_demo()
+    bitwright.quantize(demo.model_path, recipe="int8-dynamic", timing=True)
+    [(_, _, sample, _)] = timed
+    assert sample["image"].shape[1:] == (1, 8, 8)
+
+
+def test_the_models_of_a_folder_are_timed(tmp_path, timed):
+    onnx.save(make_cnn(), tmp_path / "m.onnx")
+    result = bitwright.quantize(tmp_path, recipe="int8-dynamic", timing=True)
+    assert result.results["m.onnx"].clock is SLOWER
+
+
+def test_the_clock_runs():
+    """Whole, without fakes: what it says is not looked at."""
+    demo = bitwright.load_demo()
+    recipe = Recipe(mode="dynamic")
+    result = bitwright.quantize(demo.model_path, recipe=recipe)
+    found = time_result(open_model(demo.model_path, recipe), result)
+    assert found.low <= found.ratio <= found.high and found.float_ms > 0
