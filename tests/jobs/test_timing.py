@@ -85,6 +85,29 @@ def test_the_time_stands_in_the_summary_and_in_the_verdict(model, samples, timed
     assert sentence.startswith("Slower: ") and "--for balanced" in sentence
 
 
+def test_the_advice_is_what_the_recipe_can_do(timed):
+    demo = bitwright.load_demo()
+    data = demo.calibration[:8]
+    said = {
+        str(purpose): bitwright.quantize(
+            demo.model_path, data=data, recipe=recipe, purpose=purpose, timing=True
+        ).verdict.sentence
+        for recipe, purpose in (("int8", "balanced"), ("int8-dynamic", None))
+    }
+    assert said["balanced"].endswith("; quantize with --for speed, which leaves float all that "
+                                     "gains no time.")  # fmt: skip
+    assert said["None"].endswith("; keep the float model where time counts.")
+
+
+def test_a_model_for_another_class_of_cpu_is_not_timed_here(timed, monkeypatch):
+    demo = bitwright.load_demo()
+    monkeypatch.setattr(timing, "detect_cpu_class", lambda: "arm")
+    data, options = demo.calibration[:8], {"purpose": "balanced", "timing": True}
+    for cpu, count in (("x86-vnni", 0), ("arm", 1)):
+        bitwright.quantize(demo.model_path, data=data, recipe="int8", cpu=cpu, **options)
+        assert len(timed) == count
+
+
 def test_a_model_that_wholly_stayed_float_is_neither_good_nor_bad(model, samples):
     plan = bitwright.make_plan(model, data=samples, recipe="int8")
     result = bitwright.apply_plan(fall_back(plan, list(plan.nodes)), model, data=samples)

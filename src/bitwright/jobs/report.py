@@ -34,7 +34,7 @@ from bitwright.decide.ranges.known import saturation_points
 from bitwright.errors import DataError, OutputError, PlanError
 from bitwright.graph.constants import float_constant_of
 from bitwright.jobs.comparison import Measuring, compare_with, open_float_side, recipe_of
-from bitwright.jobs.result import Result
+from bitwright.jobs.result import Result, advised_purpose
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
 from bitwright.jobs.timing import is_for_cpu, prepared_float_model
 from bitwright.jobs.tuning.result import TuneResult
@@ -336,6 +336,7 @@ def make_report(request: ReportRequest) -> Report:
         data="" if opened is None else opened.description,
         data_option=_data_option(measuring),
         clock=_time(request, samples, recipe),
+        purpose="size" if recipe is None else advised_purpose(recipe),
         recipe=recipe,
         plan=plan,
         plan_name=request.plan_name,

@@ -18,7 +18,9 @@ from bitwright.assess.judge import Judgement
 from bitwright.assess.outputs import output_section
 from bitwright.assess.verdict import LEFT_FLOAT, UNJUDGED, Verdict, judge_outputs, stays_float
 from bitwright.data import Sample
+from bitwright.jobs.placing import can_be_placed
 from bitwright.plan import QuantPlan
+from bitwright.recipe import Recipe
 from bitwright.support.arguments import check_arguments
 from bitwright.support.showing import Summarized, data_frame, html_tables
 from bitwright.support.wording import counted
@@ -26,7 +28,7 @@ from bitwright.support.wording import counted
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["Result", "show_shrinkage"]
+__all__ = ["Result", "advised_purpose", "show_shrinkage"]
 
 
 @dataclass(slots=True, repr=False)
@@ -126,7 +128,13 @@ class Result(Summarized):
         """
         if stays_float(self.plan):
             return LEFT_FLOAT
-        found = judge_outputs(self.outputs, self.float_size, self.size, clock=self.clock)
+        found = judge_outputs(
+            self.outputs,
+            self.float_size,
+            self.size,
+            clock=self.clock,
+            purpose=advised_purpose(self.plan.recipe),
+        )
         if found.level != "unknown" and self.plan.random_data:
             return UNJUDGED
         return found
@@ -255,6 +263,15 @@ class Result(Summarized):
             "notes": list(self.plan.notes),
             "output": None if self.path is None else str(self.path),
         }
+
+
+def advised_purpose(recipe: Recipe) -> str:
+    """Return the purpose that a verdict advises by: where no other can be chosen, the last one.
+
+    >>> advised_purpose(Recipe()), advised_purpose(Recipe(mode="dynamic"))
+    ('size', 'speed')
+    """
+    return recipe.place.purpose if can_be_placed(recipe) else "speed"
 
 
 def show_shrinkage(float_size: int, size: int) -> str:

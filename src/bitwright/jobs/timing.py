@@ -16,6 +16,7 @@ from bitwright.jobs.result import Result
 from bitwright.prepare import prepare_exactly
 from bitwright.recipe import Recipe
 from bitwright.support.logs import logged
+from bitwright.targets.host import detect_cpu_class
 
 __all__ = ["is_for_cpu", "prepared_float_model", "time_result"]
 
@@ -31,7 +32,7 @@ def time_result(prepared: Prepared, result: Result) -> Clock | None:
     None where that cannot be told here: models for accelerators, or that this runtime does not run,
     that need samples of the user's, that are larger than a gigabyte, or that take most of a second.
     """
-    if not is_for_cpu(prepared.recipe) or prepared.float_size + result.size > MAX_BYTES:
+    if not is_for_cpu(result.plan.recipe) or prepared.float_size + result.size > MAX_BYTES:
         return None
     try:
         drawn = list(result.evaluation) or list(RandomData(count=1).samples(prepared.inputs))
@@ -47,14 +48,15 @@ def time_result(prepared: Prepared, result: Result) -> Clock | None:
 
 
 def is_for_cpu(recipe: Recipe) -> bool:
-    """Whether a recipe makes models for CPUs, whose time this one can tell.
+    """Whether a recipe makes models for a CPU as this machine has it.
 
     >>> from bitwright.recipe import named_recipe
     >>> is_for_cpu(named_recipe("int8")), is_for_cpu(named_recipe("npu-cnn"))
     (True, False)
     """
     place, format = recipe.place, recipe.output_format
-    return not (recipe.limits or place.isolated or format.vendor_ops) and place.must_run
+    of_host = place.cpu in (None, detect_cpu_class())
+    return of_host and place.must_run and not (recipe.limits or place.isolated or format.vendor_ops)
 
 
 def prepared_float_model(source: Any, providers: Sequence[str] | None = None) -> ir.Model:

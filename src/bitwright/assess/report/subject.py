@@ -92,6 +92,8 @@ class ReportSubject:
     """The same as options of the command, such as "--data images"."""
     clock: Clock | None = None
     """The time beside the prepared float model's."""
+    purpose: str = "size"
+    """What the model was made for: what to do about its time."""
     coverage: Coverage | None = None
     """The products that the runtime computes in integers."""
     recipe: Recipe | None = None
@@ -130,7 +132,11 @@ class ReportSubject:
         if plan is not None and stays_float(plan):
             return LEFT_FLOAT
         found = judge_outputs(
-            self.outputs, self.float_bytes, self.quantized_bytes, clock=self.clock
+            self.outputs,
+            self.float_bytes,
+            self.quantized_bytes,
+            clock=self.clock,
+            purpose=self.purpose,
         )
         if found.level != "unknown" and plan is not None and plan.random_data:
             return UNJUDGED
