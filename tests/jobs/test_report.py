@@ -21,7 +21,6 @@ from bitwright import (
     TuneResult,
 )
 from bitwright.assess.judge.sequential import Drop
-from bitwright.jobs.report import _overlap
 
 RNG = np.random.default_rng(0)
 
@@ -319,8 +318,3 @@ def test_advice_on_random_data_has_the_shapes_that_were_given_and_no_verdict(tmp
     )
     assert report.verdict.level == "unknown" and report.verdict.sentence.startswith("Not judged")
     assert report.subject.data_option == "--random-data 2 --input-shape x=1x4x8x8"
-
-
-def test_times_overlap_where_their_middle_halves_do():
-    assert _overlap([1.0, 1.1, 1.2, 9.0], [1.0, 1.2, 1.3, 1.4])
-    assert not _overlap([1.0, 1.1], [1.3, 1.4])

@@ -18,8 +18,10 @@ from support.report_examples import (
     with_fix,
 )
 
+from bitwright.assess.clock import read_clock
+from bitwright.assess.coverage import Coverage
 from bitwright.assess.report.data import build_report_data
-from bitwright.assess.report.page import _with_spread, render_page
+from bitwright.assess.report.page import list_figures, render_page
 from bitwright.assess.report.subject import ReportNode
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
@@ -195,6 +197,9 @@ def test_the_contents_lead_to_every_section():
     assert links[1:] == sections  # the first skips to the table
 
 
-def test_times_are_shown_with_their_spread():
-    assert _with_spread(12.0, [11.81, 13.4]) == "12 (11.8 to 13.4)"
-    assert _with_spread(12.0, None) == "12"
+def test_the_time_is_shown_with_its_interval_and_kernels_with_their_share():
+    given = subject(clock=read_clock([(0.012, 0.00601)] * 5), coverage=Coverage(4, 3, 100, 90))
+    figures = {one.name: one[1:] for one in list_figures(build_report_data(given))}
+    note = "(0.50 to 0.51), one thread: 12 → 6.01 ms"
+    assert figures["Time"] == ("0.50", "of prepared float's", note)
+    assert figures["Integer kernels"] == ("3", "of 4 products", "90 % of multiply-adds")
