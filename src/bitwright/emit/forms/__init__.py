@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from bitwright.emit.forms.dense_groups import write_dense_groups
 from bitwright.emit.forms.hard_gates import write_hard_gates
+from bitwright.emit.forms.padded_channels import pad_channels
 from bitwright.emit.forms.pool_edges import write_pool_edges
 from bitwright.graph.editing import remove_unused_nodes
 
@@ -38,6 +39,10 @@ FORMS = (
         write_dense_groups,
         "wrote {} grouped convolution(s) with the zeros between groups: the same values, faster "
         "kernels",
+    ),
+    Form(
+        pad_channels,
+        "padded the channels of {} convolution(s) with zeros: the same values, faster kernels",
     ),
     Form(
         write_pool_edges,

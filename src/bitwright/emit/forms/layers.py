@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,9 @@ from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import copy_node, like, replace_constant
 from bitwright.graph.quantizers import StoredWeight, stored_weight
 
-__all__ = ["IntegerConv", "integer_conv", "shape_of_value", "store"]
+__all__ = ["Array", "IntegerConv", "integer_conv", "store"]
 
-Array = npt.NDArray[np.generic]
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +98,3 @@ def store(graph: PairGraph, node: ir.Node, index: int, arrays: dict[int, Array])
     for place, array in arrays.items():
         replace_constant(dequantizer, place, array, f"{value.name}_{place}", graph.names)
     dequantizer.outputs[0].shape = ir.Shape(arrays[0].shape)
-
-
-def shape_of_value(value: ir.Value | None) -> tuple[int | ir.SymbolicDim, ...] | None:
-    """Return the sizes of a value, open ones as symbols; None where the rank is not known."""
-    return None if value is None or value.shape is None else tuple(value.shape)

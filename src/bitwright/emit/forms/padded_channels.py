@@ -1,0 +1,199 @@
+"""Channels of zeros, so that integer convolutions read and write as many as their kernels want.
+
+A convolution that writes a tensor gets rows of zeros, one that reads it columns of zeros, a
+depthwise one filters of zeros. What stands in an added channel is multiplied by 0 wherever it is
+read, so that the integers of the model's outputs are the same, whatever nodes between compute in
+it. Tensors that nodes tie together channel by channel (elementwise, pools, depthwise convolutions)
+are padded together; all who read or write one of them must be known to work channel by channel.
+
+ONNX Runtime's kernels without im2col want 4 and 16 channels, the depthwise one multiples of 16
+(`onnxruntime/core/mlas/lib/convsym.cpp`, `MlasConvSymPackWSize`); `padded_channels` says how many
+are worth it. An added channel's weight has scale 1, and its bias therefore the scale of the input:
+with another product the runtime leaves the convolution float (`core/optimizer/qdq_transformer/
+selectors_actions/qdq_selectors.cc`, `ConvNodeGroupSelector`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.decide.ops import OPERATORS
+from bitwright.decide.ops.integer_kernels import is_depthwise, padded_channels
+from bitwright.emit.forms.layers import Array, IntegerConv, integer_conv, store
+from bitwright.emit.qlinear_graph import PairGraph
+from bitwright.graph.constants import constant_of, input_at, is_constant
+
+__all__ = ["pad_channels"]
+
+_PAIR = ("QuantizeLinear", "DequantizeLinear")
+
+
+def pad_channels(model: ir.Model) -> int:
+    """Pad the channels between integer convolutions; return of how many convolutions."""
+    graph = PairGraph(model)
+    ties = _Ties(graph)
+    for node in model.graph.all_nodes():
+        ties.add(node)
+    changed = [conv for conv in ties.convs if _pad(graph, ties, conv)]
+    for value, count in ties.padded():
+        assert value.shape is not None
+        value.shape = ir.Shape([value.shape[0], count, *value.shape[2:]])
+    return len(changed)
+
+
+@dataclass
+class _Group:
+    """Tensors that have their channels in common."""
+
+    values: list[ir.Value]
+    channels: int = 0
+    depthwise: bool = False
+    is_fixed: bool = False
+    """Whether somebody reads or writes them who needs the channels as they are."""
+
+    @property
+    def padded(self) -> int:
+        """Number of channels to read and write them with."""
+        if self.is_fixed or not self.channels:
+            return self.channels
+        return padded_channels(self.channels, depthwise=self.depthwise)
+
+
+@dataclass
+class _Ties:
+    """Which tensors must have equally many channels."""
+
+    graph: PairGraph
+    convs: list[IntegerConv] = field(default_factory=list)
+    _groups: dict[ir.Value, _Group] = field(default_factory=dict)
+
+    def of(self, value: ir.Value) -> _Group:
+        """Return the group of a tensor."""
+        if value not in self._groups:
+            self._groups[value] = _Group([value])
+            edge = value.is_graph_input() or value.is_graph_output() or is_constant(value)
+            self._groups[value].is_fixed = edge or value.shape is None or len(value.shape) < 3
+        return self._groups[value]
+
+    def padded(self) -> Iterator[tuple[ir.Value, int]]:
+        """Return the tensors that get more channels, and how many they have then."""
+        for value, group in self._groups.items():
+            if group.padded != group.channels:
+                yield value, group.padded
+
+    def add(self, node: ir.Node) -> None:
+        """Take in what a node says about the tensors that it reads and writes."""
+        conv = integer_conv(self.graph, node)
+        if conv is not None and self._add_conv(conv):
+            return
+        values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+        tied = _tied(node)
+        if tied is None:
+            for value in values:
+                self.of(value).is_fixed = True
+        else:
+            self._tie(tied)
+
+    def _add_conv(self, conv: IntegerConv) -> bool:
+        depthwise = is_depthwise(conv.group, conv.channels_in, conv.channels_out)
+        source, result = conv.node.inputs[0], conv.node.outputs[0]
+        if source is None or (conv.group > 1 and not depthwise):
+            return False
+        if depthwise:
+            self._tie([source, result])
+        for value, channels in ((source, conv.channels_in), (result, conv.channels_out)):
+            group = self.of(value)
+            group.channels = channels
+            group.depthwise |= depthwise
+        self.convs.append(conv)
+        return True
+
+    def _tie(self, values: Iterable[ir.Value]) -> None:
+        groups = {id(group): group for value in values for group in [self.of(value)]}
+        first, *others = groups.values()
+        for other in others:
+            first.values += other.values
+            first.channels = max(first.channels, other.channels)
+            first.depthwise |= other.depthwise
+            first.is_fixed |= other.is_fixed
+            for value in other.values:
+                self._groups[value] = first
+
+
+def _tied(node: ir.Node) -> list[ir.Value] | None:
+    """Return the tensors that a node works on channel by channel; None where it does something
+    else with them, or where that is not known."""
+    rule, source = OPERATORS.get(node.op_type), input_at(node, 0)
+    if node.domain or source is None or len(node.outputs) != 1:
+        return None
+    result = node.outputs[0]
+    if node.op_type in _PAIR:
+        scale = constant_of(node.inputs[1])
+        return [source, result] if scale is not None and scale.size == 1 else None
+    if rule is None or not (rule.elementwise or rule.pool):
+        return None
+    if rule.elementwise != "broadcast":
+        return [source, result]
+    read = [value for value in node.inputs if value is not None and not _is_single(value)]
+    channels = {_channels(value) for value in (*read, result)}
+    return [*read, result] if len(channels) == 1 and None not in channels else None
+
+
+def _is_single(value: ir.Value) -> bool:
+    """Whether a value is one number, which is the same for every channel."""
+    return value.shape is not None and all(size == 1 for size in value.shape)
+
+
+def _channels(value: ir.Value) -> tuple[int, int] | None:
+    """Return the rank and the number of channels of a value."""
+    if value.shape is None or len(value.shape) < 3 or not isinstance(value.shape[1], int):
+        return None
+    return len(value.shape), value.shape[1]
+
+
+def _pad(graph: PairGraph, ties: _Ties, conv: IntegerConv) -> bool:
+    """Give a convolution the channels of its groups; return whether these are more than before."""
+    node = conv.node
+    source, result = node.inputs[0], node.outputs[0]
+    assert source is not None
+    columns = ties.of(source).padded - conv.channels_in
+    rows = ties.of(result).padded - conv.channels_out
+    if not rows and not columns:
+        return False
+    if conv.group > 1:
+        node.attributes["group"] = ir.AttrInt64("group", conv.group + columns)
+        columns = 0
+    integers, zeros = conv.weight.integers, conv.weight_zeros
+    inner = np.broadcast_to(zeros, (len(integers), columns, *integers.shape[2:]))
+    _add_rows(graph, node, 1, np.concatenate([integers, inner], axis=1), rows, 1.0)
+    if conv.bias is not None and rows:
+        scale = constant_of(conv.source.scale)
+        assert scale is not None
+        _add_rows(graph, node, 2, conv.bias.integers, rows, scale.item())
+    return True
+
+
+def _add_rows(
+    graph: PairGraph, node: ir.Node, index: int, integers: Array, rows: int, scale: float
+) -> None:
+    """Store integers with more rows of zeros, and scales and zero points where each row has one."""
+    value = node.inputs[index]
+    dequantizer = None if value is None else value.producer()
+    assert dequantizer is not None
+    arrays, zero = {0: integers}, 0
+    for place, number in enumerate((scale, 0), start=1):
+        array = constant_of(input_at(dequantizer, place))
+        if array is not None and array.size == len(integers) and rows:
+            arrays[place] = _lengthen(array, rows, number)
+        elif array is not None and place == 2:
+            zero = array.item(0)
+    arrays[0] = _lengthen(integers, rows, zero)
+    store(graph, node, index, arrays)
+
+
+def _lengthen(array: Array, rows: int, number: float) -> Array:
+    return np.concatenate([array, np.full((rows, *array.shape[1:]), number, array.dtype)])
