@@ -24,6 +24,8 @@ from bitwright.support.showing import Summarized, html_tables
 from bitwright.support.wording import counted
 
 __all__ = [
+    "FALLBACK_NAMES",
+    "Fallback",
     "NodePlan",
     "Parameters",
     "QuantPlan",
@@ -37,6 +39,10 @@ Role = Literal["activation", "weight", "bias"]
 Action = Literal["quantize", "absorb", "float"]
 Rounding = Literal["nearest", "squant"]
 Nested = float | list[Any]
+Fallback = Literal["float", "uint16", "int8"]
+
+FALLBACK_NAMES: dict[Fallback, str] = {"float": "float", "uint16": "16 bits", "int8": "8 bits"}
+"""What nodes of a plan can be changed to, where their error is too large."""
 
 
 class TensorPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,6 +99,8 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     times: tuple[float, float] | None = None
     """Where it is float because that is faster: the microseconds that it takes so, and in integers,
     borders included, by the costs of a class of CPU."""
+    unfused: bool = False
+    """A float node between pairs that reads a copy, so that the runtime leaves it float."""
 
     @property
     def quantized(self) -> bool:

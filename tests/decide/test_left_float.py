@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 from support.models import (
     build,
     constants_of,
@@ -23,6 +25,7 @@ from support.models import (
 )
 
 import bitwright
+from bitwright.assess.bench.profile import profile_models
 from bitwright.decide.left_float import leave_float
 from bitwright.errors import PlanError
 from bitwright.jobs.opening import open_model
@@ -79,6 +82,16 @@ def branches(request):
     return planned(make_branches(), recipe | {"optimize": False})
 
 
+@pytest.fixture(scope="module", params=["qdq", "qoperator"])
+def digits(request):
+    demo = bitwright.load_demo()
+    samples = [{"image": image[None]} for image in demo.calibration[:4]]
+    recipe = {"base": "int8-per-channel", "format": request.param}
+    plan = bitwright.make_plan(demo.model_path, data=samples, recipe=recipe)
+    whole = bitwright.apply_plan(plan, demo.model_path, data=samples)
+    return demo.model_path, whole, samples
+
+
 @pytest.fixture(scope="module")
 def cnn():
     return planned(make_cnn(), "int8-per-channel")
@@ -117,6 +130,61 @@ def test_exactly_the_nodes_whose_action_is_float_are(branches, data):
     assert leave_float(open_model(model, plan.recipe).model, result.plan) == result.plan
 
 
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_any_nodes_of_a_trained_model_may_be_float(digits, data):
+    model, whole, samples = digits
+    plan = whole.plan
+    chosen = data.draw(st.sets(st.sampled_from(sorted(plan.nodes))))
+    result = bitwright.apply_plan(set_float(plan, chosen), model, data=samples)
+    assert result.outputs[0].sqnr > whole.outputs[0].sqnr - 1.5  # errors may cancel each other
+    in_float = {name for name, item in result.plan.nodes.items() if not item.quantized}
+    assert chosen <= in_float and not result.plan.rounded_by_runtime
+    if plan.recipe.format == "qdq":
+        _check_pairs(result, in_float)
+
+
+def test_a_trained_model_whose_nodes_are_all_float_is_the_float_model(digits):
+    model, whole, samples = digits
+    result = bitwright.apply_plan(set_float(whole.plan, whole.plan.nodes), model, data=samples)
+    assert result.outputs[0].sqnr > 100 and not [op for op in ops(result) if "Quant" in op]
+
+
+def test_a_plan_with_bodies_is_applied_and_a_node_in_one_is_float():
+    model = make_if()
+    recipe = {"base": "int8", "select": {"subgraphs": True}}
+    model, plan, samples = planned(model, recipe)
+    whole = bitwright.apply_plan(plan, model, data=samples)
+    assert whole.plan == plan
+    result = bitwright.apply_plan(set_float(plan, ["inner"]), model, data=samples)
+    assert not result.plan.nodes["inner"].quantized
+    assert quality(model, result, samples) > quality(model, whole, samples)
+
+
+def make_if():
+    """A product in each branch of an If."""
+
+    def branch(name, seed):
+        product = node("MatMul", ["x", f"w{seed}"], [f"{name}_y"], name=name)
+        result = helper.make_tensor_value_info(f"{name}_y", TensorProto.FLOAT, [4, 8])
+        return helper.make_graph([product], name, [], [result])
+
+    nodes = [
+        node("ReduceSum", ["x"], ["sum"], name="sum", keepdims=0),
+        node("Greater", ["sum", "zero"], ["positive"], name="test"),
+        node(
+            "If",
+            ["positive"],
+            ["y"],
+            name="if",
+            then_branch=branch("inner", 1),
+            else_branch=branch("other", 2),
+        ),
+    ]
+    constants = {"w1": weight(8, 8, seed=1), "w2": weight(8, 8, seed=2), "zero": np.float32(0)}
+    return build(nodes, {"x": [4, 8]}, {"y": [4, 8]}, constants)
+
+
 def _check_pairs(result, in_float):
     """Every pair has an integer node on one side of it, and no float node has stored weights."""
     graph = result.to_proto().graph
@@ -146,12 +214,16 @@ def test_all_nodes_set_to_float_give_the_float_model(recipe):
     assert "Left float: Conv x2 because the plan says so" in result.plan.summary()
 
 
-def test_a_convolution_between_integers_reads_floats_so_that_the_runtime_leaves_it(cnn):
-    model, plan, samples = cnn
+@pytest.mark.parametrize("format", ["qdq", "qoperator"])
+def test_a_convolution_between_integers_reads_a_copy_so_that_the_runtime_leaves_it(format):
+    model, plan, samples = planned(make_cnn(), {"base": "int8-per-channel", "format": format})
     for names in (["conv2"], ["pool1", "conv2"]):
         result = bitwright.apply_plan(set_float(plan, names), model, data=samples)
         assert not result.plan.rounded_by_runtime
         assert constants_of(result).keys() >= {"w2", "b2"}
+        # What feeds it keeps its integer kernel.
+        [profile] = profile_models([result.model], [samples], seconds=0.01)
+        assert Counter(each.op for each in profile.nodes)["QLinearConv"] == 1
 
 
 def test_an_absorbed_relu_set_to_float_stands_behind_the_pair_of_its_convolution(cnn):

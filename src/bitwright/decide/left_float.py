@@ -110,20 +110,25 @@ class _Placement:
         for node in self._graph:
             if self._is_changed(node):
                 self._drop_integers(node, through)
-        for node in self._graph:
-            if node.name in self._wanted and node.op_type in LINEAR_OPS:
-                self._keep_from_runtime(node)
-        outputs = {
+        self._outputs = {
             name: None if key is not None and self._is_float_result(name, key, written) else key
             for name, key in self._plan.outputs.items()
         }
+        if not self._plan.recipe.output_format.vendor_ops:
+            for node in self._graph:
+                if node.name in self._wanted and self._is_between_pairs(node):
+                    self._change(node, unfused=True)
         gone = _referenced(self._plan.nodes, self._plan.outputs, self._tensors)
-        gone -= _referenced(self._nodes, outputs, self._tensors)
+        gone -= _referenced(self._nodes, self._outputs, self._tensors)
         tensors = {key: entry for key, entry in self._tensors.items() if key not in gone}
         left = {entry.tensor for entry in tensors.values()}
         gains = {name: gain for name, gain in self._plan.weight_gains.items() if name in left}
         return msgspec.structs.replace(
-            self._plan, nodes=self._nodes, tensors=tensors, outputs=outputs, weight_gains=gains
+            self._plan,
+            nodes=self._nodes,
+            tensors=tensors,
+            outputs=self._outputs,
+            weight_gains=gains,
         )
 
     def _change(self, node: ir.Node, **changes: Any) -> None:
@@ -211,26 +216,27 @@ class _Placement:
         )
         self._change(node, inputs=tuple(kept), outputs=(None,) * len(planned.outputs))
 
-    def _keep_from_runtime(self, node: ir.Node) -> None:
-        """Let a product between quantized tensors read the float tensor itself.
+    def _is_between_pairs(self, node: ir.Node) -> bool:
+        """Whether ONNX Runtime would take a float product for an integer one and round its weights.
 
-        ONNX Runtime takes one between pairs for an integer one, and rounds its weights
-        (`verification.rounded`); it moves pairs through what only moves values.
+        It does between pairs (`verification.rounded`), also behind what only moves values.
         """
-        if not self._only_quantized(node.outputs[0]):
-            return
-        while node is not None and self._is_changed(node):
-            self._change(node, inputs=(None, *self._nodes[node.name or ""].inputs[1:]))
-            value = node.inputs[0]
+        if node.op_type not in LINEAR_OPS or not self._only_quantized(node.outputs[0]):
+            return False
+        maker: ir.Node | None = node
+        while maker is not None and self._is_changed(maker):
+            if self._nodes[maker.name or ""].inputs[0] is not None:
+                return True
+            if maker is not node and not rule_of(maker.op_type).keeps_scale_of(maker):
+                return False
+            value = maker.inputs[0]
             maker = None if value is None else value.producer()
-            if maker is None or not rule_of(maker.op_type).keeps_scale_of(maker):
-                return
-            node = maker
+        return False
 
     def _only_quantized(self, value: ir.Value) -> bool:
         """Whether all that reads a tensor reads integers, also behind what moves or clips it."""
         name = self._names[value]
-        if value.is_graph_output() and self._plan.outputs.get(name) is None:
+        if value.is_graph_output() and self._outputs.get(name) is None:
             return False
         for use in value.uses():
             planned, rule = self._nodes.get(use.node.name or ""), rule_of(use.node.op_type)

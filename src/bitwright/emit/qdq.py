@@ -78,6 +78,7 @@ class QdqWriter:
             replacement = self._write_entry(key, entry, source, results.get(key))
             self._connect(key, replacement, readers.get(key, ()), is_result=key in results)
         self._drop_absorbed()
+        self._keep_from_runtime()
         remove_unused_initializers(self._model)
         self._model.graph.sort()  # bodies, too
         if self._domain:
@@ -141,6 +142,22 @@ class QdqWriter:
                 if key is not None:
                     results[key] = (graph, index)
         return results
+
+    def _keep_from_runtime(self) -> None:
+        """Let float nodes between pairs read a copy, which takes the pairs apart from them.
+
+        A Max of one tensor is a copy that ONNX Runtime does not take out, as it does an Identity.
+        """
+        for name, planned in self._plan.nodes.items():
+            node = self._nodes[name]
+            if not planned.unfused or node.inputs[0] is None:
+                continue
+            label = self._names.fresh(f"{name}_float_input")
+            output = like(node.inputs[0], label)
+            copy = ir.node("Max", [node.inputs[0]], outputs=[output], name=label)
+            assert node.graph is not None
+            node.graph.insert_before(node, copy)
+            node.replace_input_with(0, output)
 
     # One entry ----------------------------------------------------------------------------
 

@@ -22,9 +22,9 @@ from bitwright.assess import (
 from bitwright.assess.comparison.units import Units
 from bitwright.assess.judge.bootstrap import share_interval
 from bitwright.assess.outputs import TotalError
-from bitwright.assess.sensitivity.fallback import Fallback, fall_back
 from bitwright.assess.sensitivity.variants import Key, Kind, Variants
 from bitwright.data import Sample
+from bitwright.decide.fallback import fall_back
 from bitwright.decide.ranges.known import saturation_points
 from bitwright.decide.validation import check_plan
 from bitwright.errors import PlanError
@@ -35,7 +35,7 @@ from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.qat import open_for_changed, open_for_plan
 from bitwright.jobs.weight_only.job import write_weight_only
-from bitwright.plan import QuantPlan
+from bitwright.plan import Fallback, QuantPlan
 from bitwright.run import open_session, run_session
 from bitwright.support.logs import logged
 from bitwright.support.progress import show_progress
@@ -243,7 +243,7 @@ class NodeVariants:
             """Write the plan in which these nodes fall back."""
             plan, error = self.plan, base
             if nodes:
-                plan, error = self.write(fall_back(self.plan, nodes, to))
+                plan, error = self.write(self._fall_back(nodes, to))
             noises, losses = (base.noise, error.noise), (base.loss, error.loss)
             interval = share_interval(base.samples, error.samples)
             return Proposal(plan, nodes, to, total, *noises, wanted, *losses, interval)
@@ -258,7 +258,10 @@ class NodeVariants:
         if to != "uint16":
             # The noise of 8-bit weights is next to nothing beside that of 4 bits: as if float.
             return [error.loss for error in self.without(sets)]
-        return [self.write(fall_back(self.plan, nodes, to))[1].loss for nodes in sets]
+        return [self.write(self._fall_back(nodes, to))[1].loss for nodes in sets]
+
+    def _fall_back(self, nodes: tuple[str, ...], to: Fallback) -> QuantPlan:
+        return fall_back(self.prepared.model, self.plan, nodes, to)
 
     def _measure(
         self,

@@ -10,11 +10,16 @@ from support.models import build, make_cnn, make_samples, make_transformer, weig
 from support.models import node as make_node
 
 import bitwright
-from bitwright.assess.sensitivity.fallback import fall_back
+from bitwright.decide import fallback
 from bitwright.errors import DataError, PlanError
 from bitwright.graph import load_model, opset_of
+from bitwright.jobs.qat import open_for_plan
 from bitwright.plan import QuantPlan
 from bitwright.run import open_session, run_session
+
+
+def fall_back(model, plan, names, to="float"):
+    return fallback.fall_back(open_for_plan(model, plan).model, plan, names, to)
 
 
 def error_of(plan, model, samples):
@@ -43,7 +48,7 @@ def test_without_a_node_is_what_the_plan_without_it_gives(cnn):
     ]
     assert found.quantized == pytest.approx(error_of(plan, model, samples), rel=1e-4)
     for node in found.nodes:
-        changed = fall_back(plan, [node.name])
+        changed = fall_back(model, plan, [node.name])
         assert node.without == pytest.approx(error_of(changed, model, samples), rel=1e-4)
 
 
@@ -52,11 +57,13 @@ def test_alone_a_node_is_what_the_plan_with_only_it_gives(cnn):
     # Its result leaves the model, so all of it shows: inputs, weight and output are rounded.
     last = found.nodes[-1]
     others = [node.name for node in found.nodes[:-1]]
-    assert last.alone == pytest.approx(error_of(fall_back(plan, others), model, samples), rel=1e-4)
+    assert last.alone == pytest.approx(
+        error_of(fall_back(model, plan, others), model, samples), rel=1e-4
+    )
     for node in found.nodes[:-1]:
         others = [other.name for other in found.nodes if other is not node]
         # The plan does not round a result that only float nodes read; the measure does.
-        assert node.alone > 0.5 * error_of(fall_back(plan, others), model, samples)
+        assert node.alone > 0.5 * error_of(fall_back(model, plan, others), model, samples)
 
 
 def test_small_groups_of_variants_give_the_same(cnn):
@@ -95,7 +102,7 @@ def test_integer_operators_are_measured_too():
     found = bitwright.find_sensitivity(model, plan, data=samples)
     assert found.quantized == pytest.approx(error_of(plan, model, samples), rel=1e-4)
     last = found.nodes[-1]
-    changed = fall_back(plan, [last.name])
+    changed = fall_back(model, plan, [last.name])
     assert last.without == pytest.approx(error_of(changed, model, samples), rel=1e-4)
 
 
@@ -120,7 +127,7 @@ def test_a_node_that_is_float_between_integers_is_measured_with_float_weights(fo
     plan = bitwright.make_plan(model, data=samples, recipe=recipe)
     found = {n.name: n for n in bitwright.find_sensitivity(model, plan, data=samples).nodes}
 
-    written = bitwright.apply_plan(fall_back(plan, ["wide"]), model).model
+    written = bitwright.apply_plan(fall_back(model, plan, ["wide"]), model).model
     exact = open_session(written, level="disabled")
     float_session = open_session(load_model(model))
     noise = signal = 0.0
@@ -139,7 +146,7 @@ def test_models_that_are_quantized_at_run_time_are_measured_too():
     found = bitwright.find_sensitivity(model, plan, data=samples)
     assert len(found.nodes) >= 4
     for node in found.nodes[:2]:
-        changed = fall_back(plan, [node.name])
+        changed = fall_back(model, plan, [node.name])
         assert node.without == pytest.approx(error_of(changed, model, samples), rel=1e-3)
 
 
@@ -197,7 +204,7 @@ def test_nothing_falls_back_where_nothing_helps():
 
 def test_sixteen_bits_keep_the_range_and_raise_the_opset(cnn):
     model, plan, samples, found = cnn
-    wide = fall_back(plan, ["fc"], "uint16")
+    wide = fall_back(model, plan, ["fc"], "uint16")
     for name in ("f", "g"):
         before, after = plan.parameters(name), wide.parameters(name)
         assert after.qtype.name == "uint16"
@@ -213,16 +220,16 @@ def test_sixteen_bits_keep_the_range_and_raise_the_opset(cnn):
 
 
 def test_integer_operators_have_no_sixteen_bits():
-    _, plan, _ = planned_cnn(format="qoperator")
+    model, plan, _ = planned_cnn(format="qoperator")
     with pytest.raises(PlanError, match="no 16-bit activations"):
-        fall_back(plan, ["fc"], "uint16")
+        fall_back(model, plan, ["fc"], "uint16")
 
 
-def test_a_relu_that_its_quantizer_did_is_done_again_where_a_float_node_reads_it(cnn):
+def test_a_relu_that_its_quantizer_did_is_done_again_only_behind_a_float_node(cnn):
     model, plan, samples, _ = cnn
     assert plan.nodes["relu2"].action == "absorb"
-    behind, before = fall_back(plan, ["average"]), fall_back(plan, ["residual"])
-    assert behind.nodes["relu2"].action == "quantize"
+    behind, before = fall_back(model, plan, ["average"]), fall_back(model, plan, ["residual"])
+    assert behind.nodes["relu2"].action == "absorb"
     assert before.nodes["relu2"].action == "float"
     for changed in (behind, before):
         assert error_of(changed, model, samples) < 2 * error_of(plan, model, samples)
@@ -231,7 +238,7 @@ def test_a_relu_that_its_quantizer_did_is_done_again_where_a_float_node_reads_it
 def test_a_fallback_of_everything_gives_the_float_model(cnn):
     model, plan, samples, _ = cnn
     names = [name for name, node in plan.nodes.items() if node.action == "quantize"]
-    empty = fall_back(plan, names)
+    empty = fall_back(model, plan, names)
     assert not empty.tensors
     assert error_of(empty, model, samples) < 1e-12
 
@@ -283,7 +290,7 @@ def test_weight_only_plans_are_measured_node_by_node(recipe):
     close = 0.25
     assert found.quantized == pytest.approx(error_of(plan, model, samples), rel=close)
     worst = found.ranking[0]
-    changed = fall_back(plan, [worst.name])
+    changed = fall_back(model, plan, [worst.name])
     assert worst.without == pytest.approx(error_of(changed, model, samples), rel=close)
 
 
@@ -302,13 +309,13 @@ def test_weights_fall_back_to_float_or_to_eight_bits(to, tmp_path):
     bits = {node: w.bits for w in applied.plan.weights.values() for node in w.nodes}
     assert all(bits.get(name) == (None if to == "float" else 8) for name in better.nodes)
     with pytest.raises(PlanError, match="float already"):
-        fall_back(plan, ["embed"], "uint16")
+        fall_back(model, plan, ["embed"], "uint16")
 
 
 def test_eight_bit_weights_are_for_weight_only_plans(cnn):
-    _, plan, *_ = cnn
+    model, plan, *_ = cnn
     with pytest.raises(PlanError, match="weight-only"):
-        fall_back(plan, ["conv1"], "int8")
+        fall_back(model, plan, ["conv1"], "int8")
 
 
 def test_what_is_found_is_plain_data(cnn):
@@ -327,7 +334,7 @@ def test_bad_input_is_told_in_a_sentence(cnn):
     with pytest.raises(PlanError, match="made for another model"):
         bitwright.find_sensitivity(make_cnn(channels=4), plan, data=samples)
     with pytest.raises(PlanError, match=r"no node 'conv3'\. Did you mean"):
-        fall_back(plan, ["conv3"])
+        fall_back(model, plan, ["conv3"])
     with pytest.raises(PlanError, match="between 0 and 1"):
         found.proposal(80)
     assert load_model(model).graph.inputs[0].name == "x"

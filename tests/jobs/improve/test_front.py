@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitwright.jobs.improve.front import (
-    FLOAT_FORM,
     Choice,
     Edge,
     Option,
@@ -90,14 +89,6 @@ def test_a_cheap_unit_between_float_ones_becomes_float_with_them():
     states = {point.states for point in find_front([loud, quiet, loud], edges)}
     assert (1, 1, 1) in states
     assert (1, 0, 1) not in states
-
-
-def test_a_product_is_not_left_without_the_quantizer_of_its_kernel():
-    """A Slice behind a Conv saves much error in float, but the Conv's kernel goes with it."""
-    conv = [Option("int8", 2, 0.1, "integers"), Option("float", 9, 0, FLOAT_FORM)]
-    moving = [Option("int8", 0.1, 0.5, "integers"), Option("float", 0.2, 0, FLOAT_FORM)]
-    points = find_front([conv, moving], [Edge(0, 1, 0.1, lost=7)])
-    assert {point.states: point.cost for point in points} == {(0, 0): 2.1, (1, 1): 9.2}
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,21 +1,20 @@
 """Costs of units are what the profile and the files show."""
 
+from collections import Counter
+
 import pytest
 from support.models import build, make_cnn, make_samples, node, weight
 
 import bitwright
 from bitwright.assess.bench.profile import profile_models
-from bitwright.assess.sensitivity.fallback import fall_back
-from bitwright.jobs.improve.journal import Journal
-from bitwright.jobs.improve.states import Unit, with_states
+from bitwright.decide.fallback import fall_back
+from bitwright.jobs.improve.states import with_states
 from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.qat import open_for_plan
 from bitwright.jobs.tuning import costs, latency
-from bitwright.jobs.tuning.costs import UnitCosts, conversion_times, measure_bytes, measure_times
+from bitwright.jobs.tuning.costs import conversion_times, measure_bytes, measure_times
 from bitwright.jobs.tuning.latency import LatencyMeter, summarize_turns
-from bitwright.jobs.tuning.mixtures import StaticMixtures
 from bitwright.jobs.tuning.units import (
-    UnitErrors,
     find_units,
     measure_errors,
     open_unit_variants,
@@ -133,22 +132,8 @@ def test_bytes_predict_the_size_of_the_file(made):
         assert grown == pytest.approx(wanted, abs=0.15 * abs(wanted) + 600)
 
 
-def test_a_product_that_a_float_unit_reads_counts_as_float():
-    made = StaticMixtures(None, None, "low", Journal(None, {}), list, None)
-    names = ("conv", "slice", "shared", "left", "right")
-    ops = ("Conv", "Slice", "Conv", "Add", "Add")
-    units = tuple(Unit(node=n, op=op, nodes=(n,)) for n, op in zip(names, ops, strict=True))
-    edges = ((0, 1, 1000), (2, 3, 1000), (2, 4, 1000))
-    errors = {"int8": dict.fromkeys(names, 0.1)}
-    found = UnitErrors(units=units, errors=errors, total=0.5, edges=edges)
-    vars(made).update(_with_errors=found, _without_errors=found)
-    times = {"int8": dict.fromkeys(names, 1.0), "float": dict.fromkeys(names, 4.0)}
-    vars(made)["_costs"] = UnitCosts(costs=times, fixed=1.0, float_cost=20.0, conversion=1e-3)
-    assert [(edge.cost, edge.lost) for edge in made.edges] == [(1.0, 3.0)] * 3
-
-
-def test_a_product_that_a_float_node_reads_too_has_no_integer_kernel():
-    """What the costs above rely on: a quantizer behind it for another reader does not help."""
+def test_a_product_that_a_float_node_reads_keeps_its_integer_kernel():
+    """What the costs rely on: between two units, only the tensor is converted."""
     model = build(
         [
             node("Conv", ["x", "w"], ["y"], "product"),
@@ -161,10 +146,10 @@ def test_a_product_that_a_float_node_reads_too_has_no_integer_kernel():
     )
     samples = make_samples(model, 2)
     plan = bitwright.make_plan(model, data=samples, recipe="int8-per-channel")
-    kernels = {}
-    for name, chosen in {"both": plan, "one": fall_back(plan, ["second"])}.items():
-        written = emit_model(open_for_plan(model, chosen), Planned(chosen)).model
+    prepared = open_for_plan(model, plan)
+    for left in (["second"], ["first", "second"], ["product"]):
+        chosen = fall_back(prepared.model, plan, left)
+        written = emit_model(prepared, Planned(chosen)).model
         [profile] = profile_models([written], [samples], seconds=0.01)
-        kernels[name] = {each.op for each in profile.nodes if each.name == "product"}
-    assert "QLinearConv" in kernels["both"]
-    assert "QLinearConv" not in kernels["one"]
+        kernels = Counter(each.op for each in profile.nodes)
+        assert kernels["QLinearConv"] == 3 - len(left)

@@ -70,20 +70,6 @@ class Cut:
         return {value for node in self.float_nodes for value in outer_inputs(node)}
 
     @property
-    def clips(self) -> tuple[ir.Node, ...]:
-        """The Relu and Clip of the float model that the quantizer does in the quantized one."""
-        maker, original = self.value.producer(), self.float_value.producer()
-        found: list[ir.Node] = []
-        while original is not None and original in self.float_nodes:
-            if original.op_type not in ("Relu", "Clip") or maker is None:
-                break
-            if maker.op_type == original.op_type or original.inputs[0] is None:
-                break
-            found.insert(0, original)
-            original = original.inputs[0].producer()
-        return tuple(found)
-
-    @property
     def is_integer(self) -> bool:
         """Whether the quantized model has the tensor in integers only."""
         return self.value is self.measured and self.codes is not None

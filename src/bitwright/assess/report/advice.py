@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from bitwright.assess.report.subject import ReportSubject
 from bitwright.assess.report.views import TensorView
-from bitwright.assess.sensitivity.fallback import FALLBACK_NAMES
 from bitwright.assess.verdict import accuracy_of
+from bitwright.plan import FALLBACK_NAMES
 from bitwright.recipe import RECIPES, MinMax, Recipe
 
 __all__ = ["RULES", "Advice", "advise"]

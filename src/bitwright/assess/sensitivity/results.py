@@ -10,10 +10,9 @@ from typing import Any
 from bitwright.assess.judge import Interval
 from bitwright.assess.outputs import TotalError
 from bitwright.assess.rendering import show_decibels
-from bitwright.assess.sensitivity.fallback import FALLBACK_NAMES, Fallback
 from bitwright.assess.sums import decibels
 from bitwright.errors import PlanError
-from bitwright.plan import QuantPlan
+from bitwright.plan import FALLBACK_NAMES, Fallback, QuantPlan
 from bitwright.support.showing import Summarized, data_frame, html_tables
 from bitwright.support.wording import counted
 

@@ -140,17 +140,11 @@ def _make_quantized(units: Units, graph: MergedGraph) -> _ModelWithChoices:
 
 
 def _number(graph: MergedGraph, cut: Cut) -> ir.Value:
-    """Return a cut of the quantized model as a float node reads it: before any rounding."""
-    result = graph.quantized[cut.value]
-    if cut.is_integer:
+    """Return a cut of the quantized model as a float node reads it: through its pair."""
+    result = graph.quantized[cut.measured]
+    if cut.codes is not None:
         result = graph.dequantize(cut, result, graph.quantized)
-    result = graph.cast(result, cut.float_value.dtype)
-    clips = () if cut.is_integer else cut.clips
-    if clips and clips[0].inputs[0] is not None:
-        known = {clips[0].inputs[0]: result}
-        graph.add(clips, known)
-        result = known[cut.float_value]
-    return result
+    return graph.cast(result, cut.float_value.dtype)
 
 
 class _ModelWithChoices:

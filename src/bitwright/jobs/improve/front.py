@@ -6,8 +6,7 @@ at which price it goes from one to the next. Points between two supported ones d
 less than one unit.
 
 Where a float unit stands beside an integer one, the tensor between them is converted, which costs
-too; a product whose only reader is float even loses its integer kernel, which ends in a quantizer.
-Then the choice of a unit depends on its neighbours: for each price, units are chosen in turn,
+too. Then the choice of a unit depends on its neighbours: for each price, units are chosen in turn,
 with the others as they are, until none changes.
 """
 
@@ -58,14 +57,10 @@ class Edge:
     first: int
     second: int
     cost: float
-    lost: float = 0.0
-    """What it costs besides where only the second, which reads the tensor, is float."""
 
     def price(self, first: str, second: str) -> float:
         """Return what it costs between units of these forms."""
-        if first == second:
-            return 0.0
-        return self.cost + (self.lost if second == FLOAT_FORM else 0.0)
+        return 0.0 if first == second else self.cost
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.assess.sensitivity.fallback import fall_back
+from bitwright.decide.fallback import fall_back
 from bitwright.graph import iter_values
 from bitwright.jobs.opening import Prepared
 from bitwright.numerics.quantize import fake_quantize
 from bitwright.numerics.types import INT4
-from bitwright.plan import QuantPlan, TensorPlan
+from bitwright.plan import Fallback, QuantPlan, TensorPlan
 from bitwright.recipe import Override
 
 __all__ = ["Unit", "narrow_weights", "with_states"]
@@ -45,7 +45,8 @@ def with_states(
         if state == "w4":
             plan = narrow_weights(prepared, plan, nodes)
         else:
-            plan = fall_back(plan, nodes, "uint16" if state == "a16" else "float")
+            to: Fallback = "uint16" if state == "a16" else "float"
+            plan = fall_back(prepared.model, plan, nodes, to)
     return plan
 
 

@@ -11,7 +11,6 @@ import msgspec
 import onnx_ir as ir
 
 from bitwright.data import Sample
-from bitwright.decide.ops import LINEAR_OPS
 from bitwright.errors import RecipeError
 from bitwright.graph import clone_model
 from bitwright.jobs.fine_tuning.constants import find_constants, with_quantized_activations
@@ -190,20 +189,10 @@ class StaticMixtures:
 
     @property
     def edges(self) -> list[Edge]:
-        """The tensors between units.
-
-        A product is computed in integers only if nothing but a quantizer reads it, else in float,
-        from weights that each run dequantizes: where any unit that reads it is float, so is it.
-        """
+        """The tensors between units."""
         start, rate = self._costs.conversion_start, self._costs.conversion
-        planned, in_float = self._costs.costs["int8"], self._costs.costs["float"]
-        found = []
-        for maker, reader, elements in self.errors.edges if rate else ():
-            unit = self.units[maker]
-            saved = max(in_float[unit.node] - planned[unit.node], 0.0)
-            lost = saved if unit.op in LINEAR_OPS else 0.0
-            found.append(Edge(maker, reader, start + rate * elements, lost))
-        return found
+        edges = self.errors.edges if rate else ()
+        return [Edge(maker, reader, start + rate * elements) for maker, reader, elements in edges]
 
     @property
     def fixed(self) -> float:

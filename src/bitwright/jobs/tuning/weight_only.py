@@ -13,8 +13,8 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from bitwright.assess.sensitivity.fallback import fall_back
 from bitwright.data import Sample
+from bitwright.decide.fallback import fall_back
 from bitwright.graph import written_size
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.improve.front import Edge, Option
@@ -29,7 +29,7 @@ from bitwright.jobs.tuning.request import TuneRequest
 from bitwright.jobs.weight_only.job import write_weight_only
 from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
 from bitwright.jobs.weight_only.mixed_bits import measure_losses
-from bitwright.plan import QuantPlan
+from bitwright.plan import Fallback, QuantPlan
 
 __all__ = ["WeightOnlyMixtures"]
 
@@ -148,7 +148,8 @@ class WeightOnlyMixtures:
     def make(self, states: Mapping[str, str]) -> Made:
         """Make a model; weights that are not named have the plan's bits."""
         plan = self.plan
-        for state, to in (("w8", "int8"), ("float", "float")):
+        changes: tuple[tuple[str, Fallback], ...] = (("w8", "int8"), ("float", "float"))
+        for state, to in changes:
             nodes = [
                 node
                 for unit in (self.units if states else ())
@@ -156,7 +157,7 @@ class WeightOnlyMixtures:
                 for node in unit.nodes
             ]
             if nodes:
-                plan = fall_back(plan, nodes, to)  # type: ignore[arg-type]  # both are words of it
+                plan = fall_back(self._prepared.model, plan, nodes, to)
         result = write_weight_only(self._prepared, plan, self.calibration)
         return Made(None, result.model, self.request.providers, plan=result.plan)
 
