@@ -6,8 +6,8 @@ from support.models import make_cnn, make_samples
 
 import bitwright
 from bitwright.assess.clock import read_clock
-from bitwright.assess.sensitivity.fallback import fall_back
 from bitwright.assess.verdict import LEFT_FLOAT
+from bitwright.decide.left_float import leave_float
 from bitwright.errors import ModelError
 from bitwright.jobs import timing
 from bitwright.jobs.opening import open_model
@@ -110,7 +110,9 @@ def test_a_model_for_another_class_of_cpu_is_not_timed_here(timed, monkeypatch):
 
 def test_a_model_that_wholly_stayed_float_is_neither_good_nor_bad(model, samples):
     plan = bitwright.make_plan(model, data=samples, recipe="int8")
-    result = bitwright.apply_plan(fall_back(plan, list(plan.nodes)), model, data=samples)
+    prepared = open_model(model, plan.recipe).model
+    plan = leave_float(prepared, plan, dict.fromkeys(plan.nodes, "in a test"))
+    result = bitwright.apply_plan(plan, model, data=samples)
     assert not result.quantized
     assert result.verdict == LEFT_FLOAT and result.verdict.level == "float"
 
