@@ -1,0 +1,165 @@
+"""Which kernel a convolution gets by its shape, in float and in integers.
+
+In float, NchwcTransformer (ONNX Runtime's core/optimizer/nchwc_transformer.cc) stores images in
+blocks of 16 channels: a Conv of fewer input channels reads them as they are, one of more wants a
+multiple of 4, groups want a multiple of 16 each (or are depthwise). All else gathers its windows
+into columns (im2col) for a product of matrices. In integers there are kernels for one group whose
+channels are multiples of 4, at least 16 of them written, and for a depthwise convolution of a
+multiple of 16 channels (MlasConvSymPackWSize, core/mlas/lib/convsym.cpp); all else uses columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from bitwright.decide.placement.shapes import shape_of, sizes_of
+from bitwright.targets.costs import Work
+
+__all__ = ["BLOCK", "float_convolution", "integer_convolution", "transposed_convolution"]
+
+BLOCK = 16
+"""Channels that lie side by side in an image in blocks."""
+
+
+class _Convolution(NamedTuple):
+    """The sizes of a Conv that the conditions of kernels ask for."""
+
+    inputs: int
+    """Channels read by one group."""
+    outputs: int
+    """Channels written by all groups."""
+    group: int
+    window: int
+    """Weights for one channel read: 9 for 3x3."""
+    axes: int
+    """Dimensions of the image: 2."""
+    places: int
+    """Pixels written, of all images."""
+    slides: bool
+    """Whether windows are wider than a pixel, or there are pads."""
+    read: int
+    written: int
+
+    @property
+    def depthwise(self) -> bool:
+        return self.group > 1 and self.inputs == 1 and self.outputs == self.group
+
+    @property
+    def fits_blocks(self) -> bool:
+        return self.inputs % BLOCK == 0 and self.outputs // self.group % BLOCK == 0
+
+
+def _of(node: ir.Node) -> _Convolution | None:
+    weight, result, sizes = shape_of(node.inputs[1]), shape_of(node.outputs[0]), sizes_of(node)
+    if weight is None or result is None or sizes is None or len(weight) < 3:
+        return None
+    window = math.prod(weight[2:])
+    return _Convolution(
+        inputs=weight[1],
+        outputs=weight[0],
+        group=node.attributes.get_int("group", 1),
+        window=window,
+        axes=len(weight) - 2,
+        places=math.prod(result) // max(result[1], 1),
+        slides=window > 1 or any(node.attributes.get_ints("pads", ())),
+        read=sizes.read,
+        written=sizes.written,
+    )
+
+
+_Count = Callable[[_Convolution], Work]
+_Row = tuple[Callable[[_Convolution], bool], _Count]
+
+
+def _up(count: int, step: int) -> int:
+    return -(-count // step) * step
+
+
+def _blocks(kernel: str) -> _Count:
+    """Count whole blocks of channels, which is what such a kernel computes."""
+    return lambda c: Work(
+        kernel, c.places * _up(c.outputs, BLOCK) * c.inputs * c.window, c.read, c.written
+    )
+
+
+def _columns(kernel: str) -> _Count:
+    """Count the columns as read: gathering them takes much of the time."""
+    return lambda c: Work(
+        kernel,
+        c.places * c.outputs * c.inputs * c.window,
+        c.places * c.inputs * c.group * c.window,
+        c.written,
+    )
+
+
+def _dense(kernel: str) -> _Count:
+    """Count one group, with the zeros between the groups written out."""
+    return lambda c: Work(
+        kernel,
+        c.places * _up(c.outputs, BLOCK) * c.inputs * c.group * c.window,
+        c.read,
+        c.written,
+    )
+
+
+# The first condition that holds decides.
+_FLOAT: tuple[_Row, ...] = (
+    (lambda c: c.axes == 2 and c.depthwise and c.outputs % 4 == 0, _blocks("conv_depthwise")),
+    (lambda c: c.axes == 2 and c.group > 1 and c.fits_blocks, _blocks("conv_grouped")),
+    (lambda c: c.group > 1, _columns("conv_columns_grouped")),
+    (lambda c: c.axes == 2 and c.inputs < BLOCK, _blocks("conv_few_channels")),
+    (lambda c: c.axes != 2 or c.inputs % 4 > 0, _columns("conv_columns")),
+    (lambda c: c.slides, _blocks("conv_blocked")),
+    (lambda c: True, _blocks("conv_pointwise")),
+)
+
+
+def _is_faster_dense(c: _Convolution) -> bool:
+    # It takes `group` times the multiply-adds, but no columns.
+    channels = c.inputs * c.group
+    few = (c.inputs <= 8 and channels <= 128) or (c.inputs <= 16 and channels <= 64)
+    return few and not _needs_columns(channels, c.outputs)
+
+
+def _needs_columns(inputs: int, outputs: int) -> bool:
+    return outputs < 16 or outputs % 4 > 0 or inputs % 4 > 0
+
+
+_INTEGER: tuple[_Row, ...] = (
+    (lambda c: c.depthwise and c.outputs % 16 == 0, _blocks("qconv_depthwise")),
+    (lambda c: c.depthwise, _columns("qconv_depthwise_plain")),
+    (lambda c: c.group > 1 and _is_faster_dense(c), _dense("qconv")),
+    (lambda c: c.group > 1, _columns("qconv_columns_grouped")),
+    (lambda c: _needs_columns(c.inputs, c.outputs), _columns("qconv_columns")),
+    (lambda c: c.slides, _dense("qconv")),
+    (lambda c: True, _dense("qconv_pointwise")),
+)
+
+
+def float_convolution(node: ir.Node) -> Work | None:
+    """Return the work of a Conv in the prepared float model; None: shapes are not known."""
+    return _first(_FLOAT, _of(node))
+
+
+def integer_convolution(node: ir.Node) -> Work | None:
+    """Return the work of a Conv in integers, in its cheapest exact form."""
+    return _first(_INTEGER, _of(node))
+
+
+def transposed_convolution(node: ir.Node) -> Work | None:
+    """Return the work of a ConvTranspose, which runs in float: a product, added up in columns."""
+    sizes, source, weight = sizes_of(node), shape_of(node.inputs[0]), shape_of(node.inputs[1])
+    if sizes is None or source is None or weight is None:
+        return None
+    macs = math.prod(source) * math.prod(weight[1:])
+    return Work("conv_transpose", macs, macs // max(weight[0], 1), sizes.written)
+
+
+def _first(rows: tuple[_Row, ...], convolution: _Convolution | None) -> Work | None:
+    if convolution is None:
+        return None
+    return next(count(convolution) for fits, count in rows if fits(convolution))

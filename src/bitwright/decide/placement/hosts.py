@@ -1,0 +1,140 @@
+"""What a node's neighbours compute as well, and where images lie in blocks of channels."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from bitwright.decide.ops import CONVOLUTIONS, OPERATORS
+from bitwright.decide.placement.convolutions import BLOCK, float_convolution
+from bitwright.decide.placement.shapes import Shape, is_stored, shape_of
+from bitwright.graph.constants import is_private
+
+__all__ = ["float_host", "in_blocks", "integer_host", "is_image", "stands_by_convolution"]
+
+# ConvActivationFusion and GemmActivationFusion of the runtime.
+_OF_CONV = frozenset("Relu Clip Sigmoid Tanh LeakyRelu HardSigmoid HardSwish".split())
+_OF_GEMM = frozenset("Relu LeakyRelu Sigmoid Tanh".split())
+_CLIPS = frozenset({"Relu", "Clip"})
+_SUMS = frozenset({"Add", "Sum"})
+_GATES = frozenset({"Sigmoid", "HardSigmoid"})
+_POOLS = frozenset("MaxPool AveragePool GlobalAveragePool GlobalMaxPool".split())
+_ALL_IN_BLOCKS = _SUMS | {"Mul", "Concat"}
+_KEEPS_BLOCKS = _OF_CONV | {"Resize", "Upsample", "QuickGelu", "Gelu", "Erf"}
+_STEPS_TO_CONVOLUTION = 8
+"""How many nodes are looked through for a Conv in front of a tensor."""
+
+
+def float_host(node: ir.Node) -> ir.Node | None:
+    """Return the node whose float kernel computes this one as well, as a Conv does its Relu.
+
+    A residual Add is computed by the Conv in front of it where both its inputs are in blocks, and
+    the Relu behind that Add by the same kernel: its host is the Add. The host of the Mul in
+    x * Sigmoid(x) is the Sigmoid.
+    """
+    if node.op_type in _SUMS:
+        return _conv_that_adds(node)
+    if node.op_type == "Mul":
+        return _gate_of(node)
+    host = _sole_producer(node.inputs[0]) if node.op_type in _OF_CONV else None
+    if host is None or not all(map(is_stored, node.inputs[1:])):
+        return None
+    if host.op_type == "Conv":
+        # HardSwish is a function of two nodes, which are not put together at the model's end.
+        ends = node.op_type == "HardSwish" and node.outputs[0].is_graph_output()
+        return None if ends else host
+    if host.op_type == "Gemm":
+        return host if node.op_type in _OF_GEMM else None
+    adds = host.op_type in _SUMS and node.op_type == "Relu"
+    return host if adds and _conv_that_adds(host) is not None else None
+
+
+def integer_host(node: ir.Node) -> ir.Node | None:
+    """Return the node whose quantizer clips as this Relu or Clip does, where both are integers."""
+    own = OPERATORS.get(node.op_type)
+    if own is None or own.bounds is None or own.bounds(node) is None:
+        return None
+    host = _sole_producer(node.inputs[0])
+    rule = None if host is None else OPERATORS.get(host.op_type)
+    if host is None or rule is None or rule.integer_op is None or host.op_type in _CLIPS:
+        return None
+    return None if rule.keeps_scale_of(host) else host
+
+
+def in_blocks(value: ir.Value | None) -> bool:
+    """Return whether the float model has a value in blocks of channels."""
+    node = None if value is None else value.producer()
+    if node is None:
+        return False
+    op = node.op_type
+    if op == "Conv":
+        work = float_convolution(node)
+        return work is not None and not work.kernel.startswith("conv_columns")
+    if op in _POOLS:
+        return len(node.outputs) == 1 and _fills_blocks(shape_of(node.inputs[0]))
+    gate = _gate_of(node) if op == "Mul" else None
+    if gate is not None:
+        return in_blocks(gate.inputs[0])
+    if op in _ALL_IN_BLOCKS:
+        shapes = [shape_of(source) for source in node.inputs]
+        fits = all(map(_fills_blocks, shapes)) if op == "Concat" else len(set(shapes)) == 1
+        return fits and all(map(in_blocks, node.inputs))
+    return op in _KEEPS_BLOCKS and in_blocks(node.inputs[0])
+
+
+def is_image(value: ir.Value) -> bool:
+    """Return whether a tensor lies between convolutions, whose kernels have layouts of their own.
+
+    >>> is_image(ir.val("x"))
+    False
+    """
+    spatial = CONVOLUTIONS | _POOLS
+    if any(use.node.op_type in spatial for use in value.uses()):
+        return True
+    node = value.producer()
+    for _ in range(_STEPS_TO_CONVOLUTION):
+        if node is None or node.op_type in spatial:
+            return node is not None
+        rule = OPERATORS.get(node.op_type)
+        passes = rule is not None and (rule.elementwise or node.op_type in ("Concat", "Resize"))
+        source = node.inputs[0] if passes and node.inputs else None
+        node = None if source is None else source.producer()
+    return False
+
+
+def stands_by_convolution(node: ir.Node) -> bool:
+    """Return whether a Conv, or what only clips behind one, is beside a node."""
+    before = None if node.inputs[0] is None else node.inputs[0].producer()
+    if before is not None and before.op_type in _CLIPS and before.inputs[0] is not None:
+        before = before.inputs[0].producer()
+    readers = [use.node for output in node.outputs for use in output.uses()]
+    return any(other is not None and other.op_type == "Conv" for other in (before, *readers))
+
+
+def _sole_producer(value: ir.Value | None) -> ir.Node | None:
+    """Return the node that makes a value for one reader alone."""
+    return None if value is None or not is_private(value) else value.producer()
+
+
+def _gate_of(node: ir.Node) -> ir.Node | None:
+    """Return the (Hard)Sigmoid s of x * s(x): both run as one QuickGelu or HardSwish."""
+    if len(node.inputs) != 2:
+        return None
+    for value, other in (node.inputs, node.inputs[::-1]):
+        gate = _sole_producer(value)
+        if gate is not None and gate.op_type in _GATES and gate.inputs[0] is other:
+            return gate
+    return None
+
+
+def _conv_that_adds(node: ir.Node) -> ir.Node | None:
+    """Return the Conv that adds up as well: one without an activation, both inputs in blocks."""
+    if len(node.inputs) != 2 or not all(map(in_blocks, node.inputs)):
+        return None
+    if shape_of(node.inputs[0]) != shape_of(node.inputs[1]):
+        return None
+    producers = map(_sole_producer, node.inputs)
+    return next((host for host in producers if host is not None and host.op_type == "Conv"), None)
+
+
+def _fills_blocks(shape: Shape | None) -> bool:
+    return shape is not None and len(shape) == 4 and shape[1] % BLOCK == 0
