@@ -3,6 +3,9 @@ import pytest
 from support.language_models import make_decoder
 from support.pair_models import make_conv
 
+from bitwright.jobs import cost_table
+from bitwright.targets.costs import read_costs
+
 
 def test_models_are_shown_side_by_side(run, model, quantized, data):
     answer = run("bench", model, quantized, "--runs", "3", "--data", data)
@@ -100,3 +103,23 @@ def test_a_decoder_with_shapes_is_timed_as_any_model(run, decoder):
 def test_options_of_samples_are_not_for_tokens(run, decoder, words):
     answer = run("bench", decoder, *TOKENS, *words)
     assert answer.code == 2 and f"{words[0]} is not for tokens" in answer.err
+
+
+def test_costs_of_kernels_are_measured_instead_of_models(run, tmp_path, monkeypatch):
+    table = read_costs("x86-vnni")
+    asked = []
+    monkeypatch.setattr(cost_table, "measure_costs", lambda **given: asked.append(given) or table)
+    path = tmp_path / "mine.json"
+    answer = run("bench", "--costs", path, "--seconds", "2", "--json")
+    assert (answer.code, answer.json["cpu"]) == (0, "x86-vnni")
+    assert read_costs(path) == table
+    assert asked == [{"progress": False, "seconds": 2.0}]
+
+
+def test_costs_and_models_are_not_measured_at_once(run, model, tmp_path):
+    answer = run("bench", "--costs", tmp_path / "mine.json", model)
+    assert answer.code == 2
+    assert "--costs times kernels, not models" in answer.err
+    answer = run("bench")
+    assert answer.code == 2
+    assert "give models to time, or --costs" in answer.err

@@ -1,9 +1,16 @@
 import platform
+import subprocess
 
 import pytest
 
 from bitwright.targets import CPU
-from bitwright.targets.host import CPU_CLASSES, detect_cpu, detect_cpu_class, on_host
+from bitwright.targets.host import (
+    CPU_CLASSES,
+    detect_cpu,
+    detect_cpu_class,
+    on_host,
+    processor_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -62,3 +69,27 @@ def test_where_flags_are_not_told_the_class_is_what_all_such_machines_have(tmp_p
     assert detect_cpu_class("AMD64", none, "Windows") == "x86-avx2"
     assert detect_cpu_class("wasm32", none, "Emscripten") == "wasm-simd"
     assert detect_cpu_class() in CPU_CLASSES
+
+
+@pytest.mark.parametrize(
+    ("answer", "cpu"), [("1\n", "arm-i8mm"), ("0\n", "arm-dot"), ("", "arm-dot")]
+)
+def test_a_mac_is_asked_for_its_instructions(tmp_path, monkeypatch, answer, cpu):
+    done = subprocess.CompletedProcess([], 0, stdout=answer)
+    monkeypatch.setattr(subprocess, "run", lambda *words, **options: done)
+    assert detect_cpu_class("arm64", tmp_path / "none", "Darwin") == cpu
+
+
+def test_a_mac_that_does_not_answer_has_dot_products(tmp_path, monkeypatch):
+    def fail(*words, **options):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(subprocess, "run", fail)
+    assert detect_cpu_class("arm64", tmp_path / "none", "Darwin") == "arm-dot"
+
+
+def test_the_processor_has_a_name(tmp_path):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\n")
+    assert processor_name(cpuinfo) == "Some CPU @ 2 GHz"
+    assert processor_name(tmp_path / "none")

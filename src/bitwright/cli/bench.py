@@ -56,6 +56,20 @@ class BenchOptions:
         None, "Say which ops take the time: yes, but for language models.", "--profile/--no-profile"
     )
 
+    costs: Path | None = option(
+        "PATH",
+        "Instead of models, time ONNX Runtime's kernels on this machine, and write the table of "
+        "costs that placement reads (.json).",
+    )
+
+    def measures_costs(self, models: Sequence[Path]) -> bool:
+        """Whether kernels are timed, and no models."""
+        if self.costs is None and not models:
+            raise typer.BadParameter("give models to time, or --costs")
+        if self.costs is not None and models:
+            raise typer.BadParameter("--costs times kernels, not models; leave one of them out")
+        return self.costs is not None
+
     def times_tokens(self, models: Sequence[Path]) -> bool:
         """Whether language models are timed token by token."""
         plain = {
@@ -90,12 +104,12 @@ class BenchOptions:
 
 def bench_command(
     models: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
             metavar="MODEL...",
             help="The models, or folders with a genai_config.json; the first is the yardstick.",
         ),
-    ],
+    ] = None,
     *,
     options: BenchOptions,
     screen: Screen,
@@ -111,7 +125,10 @@ def bench_command(
         raise typer.BadParameter("--input-shape is for random samples; give it or --data")
     opt.read_shapes(options.input_shape or ())  # refuses what is none
     progress = screen.wants_progress
-    if options.times_tokens(models):
+    models = models or []
+    if options.measures_costs(models):
+        _measure_costs(options, screen)
+    elif options.times_tokens(models):
         from bitwright.api import bench_generation
 
         given = options.arguments("prompt_tokens", "new_tokens")
@@ -123,6 +140,22 @@ def bench_command(
         given = options.arguments("data", "limit", "transform", "batch", "profile")
         found = bench(models, progress=progress, **given)
         screen.show(found.to_dict(), _parts(_with_short_names(found), screen.verbose))
+
+
+def _measure_costs(options: BenchOptions, screen: Screen) -> None:
+    from bitwright.jobs.cost_table import measure_costs
+    from bitwright.targets.costs import write_costs
+
+    path = options.costs
+    assert path is not None
+    seconds = {} if options.seconds is None else {"seconds": options.seconds}
+    table = measure_costs(progress=screen.wants_progress, **seconds)
+    write_costs(table, path)
+    facts = [("Class of CPU", table.cpu), ("Processor", table.processor)]
+    screen.show(
+        {"path": str(path), "cpu": table.cpu, "processor": table.processor},
+        [Facts([*facts, ("Kernels", str(len(table.kernels))), ("Written", str(path))])],
+    )
 
 
 _Found = TypeVar("_Found", "Benchmark", "GenerationBenchmark")

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 from pathlib import Path
 
 import msgspec
 
 from bitwright.targets import TARGETS, Target
 
-__all__ = ["CPU_CLASSES", "detect_cpu", "detect_cpu_class", "on_host", "read_flags"]
+__all__ = [
+    "CPU_CLASSES",
+    "detect_cpu",
+    "detect_cpu_class",
+    "on_host",
+    "processor_name",
+    "read_flags",
+]
 
 CPU_CLASSES = ("x86-avx2", "x86-vnni", "x86-amx", "arm", "arm-dot", "arm-i8mm", "wasm-simd")
 """Classes of CPU that ONNX Runtime has kernels of their own for."""
@@ -46,8 +54,8 @@ def detect_cpu_class(
 ) -> str:
     """Return the class of this machine's CPU, the plainest of its kind where flags are unknown.
 
-    >>> detect_cpu_class("arm64", system="Darwin")  # every Mac of this kind has dot products
-    'arm-dot'
+    >>> detect_cpu_class("wasm32")
+    'wasm-simd'
     """
     machine = (machine or platform.machine()).lower()
     system = system or platform.system()
@@ -55,18 +63,41 @@ def detect_cpu_class(
         return "wasm-simd"
     flags = read_flags(cpuinfo) if system == "Linux" else frozenset()
     if machine in _ARM:
+        # All Macs have dot products, and so has what Windows 11 asks of Arm.
         has_dot = "asimddp" in flags or system in ("Darwin", "Windows")
-        return "arm-i8mm" if "i8mm" in flags else "arm-dot" if has_dot else "arm"
+        has_i8mm = "i8mm" in flags or (system == "Darwin" and _mac_multiplies_matrices())
+        return "arm-i8mm" if has_i8mm else "arm-dot" if has_dot else "arm"
     if "amx_int8" in flags:
         return "x86-amx"
     return "x86-vnni" if _ADDS_IN_32_BITS & flags else "x86-avx2"
 
 
+def _mac_multiplies_matrices() -> bool:
+    """Return whether this Mac has the instructions i8mm: from the M2 on."""
+    command = ["/usr/sbin/sysctl", "-n", "hw.optional.arm.FEAT_I8MM"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return answer.stdout.strip() == "1"
+
+
 def read_flags(cpuinfo: Path = _CPUINFO) -> frozenset[str]:
     """Return the features that Linux lists of the CPU; none where it does not tell."""
+    lines = _read_lines(cpuinfo, ("flags", "Features"))
+    return frozenset(lines[0].split() if lines else ())
+
+
+def processor_name(cpuinfo: Path = _CPUINFO) -> str:
+    """Return what the processor calls itself."""
+    lines = _read_lines(cpuinfo, ("model name",))
+    return lines[0] if lines else platform.processor() or platform.machine()
+
+
+def _read_lines(cpuinfo: Path, starts: tuple[str, ...]) -> list[str]:
+    """Return what stands behind the colon in lines that start so."""
     try:
         lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return frozenset()
-    flags = (line.partition(":")[2] for line in lines if line.startswith(("flags", "Features")))
-    return frozenset(next(flags, "").split())
+        return []
+    return [line.partition(":")[2].strip() for line in lines if line.startswith(starts)]

@@ -56,7 +56,7 @@ def optimized_ops(model, tmp_path):
 
 CONVOLUTIONS = [
     # inputs, outputs, window, group; in float, in integers
-    (3, 32, 3, 1, "conv_few_channels", "qconv_columns"),
+    (3, 32, 3, 1, "conv_few_channels", "qconv_few_channels"),
     (15, 18, 1, 1, "conv_few_channels", "qconv_columns"),
     (16, 16, 3, 1, "conv_blocked", "qconv"),
     (20, 20, 3, 1, "conv_blocked", "qconv"),
@@ -145,7 +145,7 @@ def test_float_hosts_are_what_the_runtime_fuses(tmp_path, body, host):
     node = next(node for node in model.graph if node.outputs[0].name == "d")
     found = float_host(node)
     assert (None if found is None else found.op_type) == host
-    assert (float_work(node) == Work("fused")) == (host is not None)
+    assert float_work(node).kernel != "fused"  # where its host is not float
     ops = [op for _, op in optimized_ops(model, tmp_path)]
     if "ReorderInput" in ops:  # a machine with blocks of channels
         assert (node.op_type not in ops) == (host is not None)
@@ -186,8 +186,9 @@ def test_a_quantizer_takes_over_what_clips(body, host):
         ("y = Transpose<perm=[0,2,3,1]>(x)", "transpose", "byte_transpose"),
         ("y = Concat<axis=1>(x, x)", "copy", "qconcat"),
         ("axes = Constant<value_ints=[1]>() y = ReduceMean<keepdims=1>(x, axes)", "reduce", None),
-        ("y = Erf(x)", "activation_dear", None),
-        ("y = HardSwish(x)", "activation_cheap", "qhard_swish"),
+        ("y = Tanh(x)", "activation_dear", None),
+        ("y = Erf(x)", "gelu", None),
+        ("y = HardSwish(x)", "activation_dear", "qhard_swish"),
         ("y = Mul(x, s)", "add", "qmul"),
         ("c = GlobalAveragePool(x) y = Mul(x, c)", "multiply_channels", "qmul"),
     ],
@@ -204,7 +205,7 @@ def test_other_operators_have_the_kernel_of_their_class(body, float_, integer):
 def test_products_are_told_apart_by_their_rows_and_weights():
     body = "g (float[{0},64] x, float[64,32] v) => (float[?,?] y) {{ y = MatMul(x, {1}) }}"
     rows = last_of(body.format(8, "w"), w=(64, 32))
-    assert float_work(rows) == Work("gemm", 8 * 64 * 32, 8 * 64, 8 * 32)
+    assert float_work(rows) == Work("gemm", 8 * 64 * 32, 8 * 64 + 64 * 32, 8 * 32)
     assert integer_work(rows).kernel == "qgemm"
     assert float_work(last_of(body.format(1, "w"), w=(64, 32))).kernel == "gemm_row"
     both = last_of(body.format(8, "v"))

@@ -6,7 +6,7 @@ import statistics
 import time
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -24,6 +24,7 @@ from bitwright.support.scratch import ScratchFolder
 
 __all__ = ["Kind", "NodeTime", "OpTime", "Profile", "profile_models"]
 
+Typical = Callable[[Sequence[float]], float]
 Kind = Literal["integer", "float", "quantizer", "layout", "moving"]
 
 _MAX_EVENTS = 20_000
@@ -119,10 +120,12 @@ def profile_models(
     providers: Sequence[str] | None = None,
     seconds: float = 3.0,
     most: int = _MAX_RUNS,
+    typical: Typical = statistics.median,
 ) -> list[Profile]:
     """Run models alternately under the runtime's profiler; its files are gone afterwards.
 
-    They run for about `seconds` each, three times at least, and `most` times at most.
+    They run for about `seconds` each, three times at least, and `most` times at most. `typical`
+    makes one time of a node's times in all runs.
     """
     with ScratchFolder("profile") as scratch:
         opened = [
@@ -136,7 +139,7 @@ def profile_models(
                 break
             for each in opened:
                 each.run(run)
-        return [each.finish() for each in opened]
+        return [each.finish(typical) for each in opened]
 
 
 class _Profiled:
@@ -168,14 +171,14 @@ class _Profiled:
     def affordable_runs(self) -> int:
         """How many runs give a file that is still quickly read."""
         nodes = sum(1 for _ in self._optimized.model.graph.all_nodes())
-        return max(_MIN_RUNS, min(_MAX_RUNS, _MAX_EVENTS // max(nodes, 1)))
+        return max(_MIN_RUNS, _MAX_EVENTS // max(nodes, 1))
 
     def run(self, index: int) -> None:
         run_session(self._session, self._samples[index % len(self._samples)])
 
-    def finish(self) -> Profile:
+    def finish(self, typical: Typical) -> Profile:
         written = Path(self._session.end_profiling()).read_bytes()
-        times, ran, runs = read_events(_EVENTS.decode(written))
+        times, ran, runs = read_events(_EVENTS.decode(written), typical)
         origins = self._optimized.origins()
         unfused = find_unfused(self._optimized)
         nodes = []
@@ -254,11 +257,13 @@ _EVENTS = msgspec.json.Decoder(list[Event])
 _KERNEL = "_kernel_time"
 
 
-def read_events(events: Sequence[Event]) -> tuple[dict[str, float], dict[str, Ran], int]:
+def read_events(
+    events: Sequence[Event], typical: Typical = statistics.median
+) -> tuple[dict[str, float], dict[str, Ran], int]:
     """Return node -> milliseconds in a run, node -> what ran, and the number of runs.
 
-    The first run is left out. A node's time is the median over runs of all it took in each, as the
-    body of a loop runs more than once.
+    The first run is left out. A node's time is the typical one over runs of all it took in each,
+    as the body of a loop runs more than once.
 
     >>> facts = Facts("Relu", [{"float": msgspec.Raw(b"[3]")}])
     >>> events = [Event("model_run", "Session", ts, 10) for ts in (0, 20)]
@@ -278,7 +283,7 @@ def read_events(events: Sequence[Event]) -> tuple[dict[str, float], dict[str, Ra
         if run >= 0 and event.args.op_name is not None:
             totals[event.name][run] += event.dur / 1e3
             ran[event.name] = event.args
-    times = {name.removesuffix(_KERNEL): statistics.median(found) for name, found in totals.items()}
+    times = {name.removesuffix(_KERNEL): typical(found) for name, found in totals.items()}
     kinds = {name.removesuffix(_KERNEL): _what_ran(facts) for name, facts in ran.items()}
     return times, kinds, runs
 

@@ -86,11 +86,14 @@ def _blocks(kernel: str) -> _Count:
     )
 
 
-def _columns(kernel: str) -> _Count:
-    """Count the columns as read: gathering them takes much of the time."""
+def _columns(kernel: str, step: int = 1) -> _Count:
+    """Count the columns as read, since gathering them takes much of the time.
+
+    A product for each group computes its channels in steps.
+    """
     return lambda c: Work(
         kernel,
-        c.places * c.outputs * c.inputs * c.window,
+        c.places * c.group * _up(c.outputs // c.group, step) * c.inputs * c.window,
         c.places * c.inputs * c.group * c.window,
         c.written,
     )
@@ -133,8 +136,9 @@ _INTEGER: tuple[_Row, ...] = (
     (lambda c: c.depthwise and c.outputs % 16 == 0, _blocks("qconv_depthwise")),
     (lambda c: c.depthwise, _columns("qconv_depthwise_plain")),
     (lambda c: c.group > 1 and _is_faster_dense(c), _dense("qconv")),
-    (lambda c: c.group > 1, _columns("qconv_columns_grouped")),
-    (lambda c: _needs_columns(c.inputs, c.outputs), _columns("qconv_columns")),
+    (lambda c: c.group > 1, _columns("qconv_columns_grouped", BLOCK)),
+    (lambda c: c.inputs < 4, _columns("qconv_few_channels", BLOCK)),
+    (lambda c: _needs_columns(c.inputs, c.outputs), _columns("qconv_columns", BLOCK)),
     (lambda c: c.slides, _dense("qconv")),
     (lambda c: True, _dense("qconv_pointwise")),
 )

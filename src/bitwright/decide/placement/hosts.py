@@ -9,7 +9,14 @@ from bitwright.decide.placement.convolutions import BLOCK, float_convolution
 from bitwright.decide.placement.shapes import Shape, is_stored, shape_of
 from bitwright.graph.constants import is_private
 
-__all__ = ["float_host", "in_blocks", "integer_host", "is_image", "stands_by_convolution"]
+__all__ = [
+    "float_host",
+    "in_blocks",
+    "integer_host",
+    "is_image",
+    "resizes_blocks",
+    "stands_by_convolution",
+]
 
 # ConvActivationFusion and GemmActivationFusion of the runtime.
 _OF_CONV = frozenset("Relu Clip Sigmoid Tanh LeakyRelu HardSigmoid HardSwish".split())
@@ -19,7 +26,10 @@ _SUMS = frozenset({"Add", "Sum"})
 _GATES = frozenset({"Sigmoid", "HardSigmoid"})
 _POOLS = frozenset("MaxPool AveragePool GlobalAveragePool GlobalMaxPool".split())
 _ALL_IN_BLOCKS = _SUMS | {"Mul", "Concat"}
-_KEEPS_BLOCKS = _OF_CONV | {"Resize", "Upsample", "QuickGelu", "Gelu", "Erf"}
+_KEEPS_BLOCKS = _OF_CONV | {"QuickGelu", "Gelu", "Erf"}
+# Which pixels a Resize may take that is computed on blocks.
+_NEAREST = frozenset({"asymmetric"})
+_LINEAR = frozenset({"asymmetric", "align_corners", "half_pixel"})
 _STEPS_TO_CONVOLUTION = 8
 """How many nodes are looked through for a Conv in front of a tensor."""
 
@@ -78,7 +88,22 @@ def in_blocks(value: ir.Value | None) -> bool:
         shapes = [shape_of(source) for source in node.inputs]
         fits = all(map(_fills_blocks, shapes)) if op == "Concat" else len(set(shapes)) == 1
         return fits and all(map(in_blocks, node.inputs))
+    if op == "Resize":
+        return resizes_blocks(node)
     return op in _KEEPS_BLOCKS and in_blocks(node.inputs[0])
+
+
+def resizes_blocks(node: ir.Node) -> bool:
+    """Return whether a Resize runs on blocks of channels: by whole factors, in plain ways."""
+    small, large = shape_of(node.inputs[0]), shape_of(node.outputs[0])
+    if small is None or large is None or len(small) != 4 or small[:2] != large[:2]:
+        return False
+    nearest = node.attributes.get_string("mode", "nearest") == "nearest"
+    pixels = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+    if nearest and node.attributes.get_string("nearest_mode", "round_prefer_floor") != "floor":
+        return False
+    whole = all(after % before == 0 for before, after in zip(small[2:], large[2:], strict=True))
+    return whole and pixels in (_NEAREST if nearest else _LINEAR) and in_blocks(node.inputs[0])
 
 
 def is_image(value: ir.Value) -> bool:

@@ -22,6 +22,7 @@ from bitwright.decide.placement.hosts import (
     in_blocks,
     integer_host,
     is_image,
+    resizes_blocks,
     stands_by_convolution,
 )
 from bitwright.decide.placement.shapes import Sizes, count_elements, is_stored, shape_of, sizes_of
@@ -47,13 +48,13 @@ KERNELS = tuple(
     "pool_blocked pool global_pool_blocked global_pool "
     "add multiply_channels activation_cheap activation_dear gelu normalization "
     "softmax softmax_axis reduce_last reduce transpose copy gather "
-    "resize_blocked resize_nearest resize_linear "
+    "resize_nearest resize_nearest_blocked resize_linear resize_linear_blocked "
     # Integers
-    "qconv qconv_pointwise qconv_depthwise qconv_depthwise_plain qconv_columns "
+    "qconv qconv_pointwise qconv_few_channels qconv_depthwise qconv_depthwise_plain qconv_columns "
     "qconv_columns_grouped qgemm qgemm_row qmatmul "
     "qpool_max qpool_max_plain qpool_average qpool_global "
     "qadd qmul qtable qhard_sigmoid qhard_swish qsoftmax qsoftmax_axis qconcat "
-    "byte_transpose byte_copy byte_gather byte_resize_nearest byte_resize_linear "
+    "byte_transpose byte_copy byte_gather byte_resize_nearest "
     # Borders of a tensor, what only names its input anew, and what a neighbour computes
     "quantize quantize_image dequantize dequantize_image view fused".split()
 )
@@ -65,12 +66,12 @@ _FUSED = Work("fused")
 def float_work(node: ir.Node) -> Work | None:
     """Return the kernel of a node in the prepared float model; None: shapes are not known.
 
+    A node that has a `float_host` takes this where the host is not float, and nothing where it is.
+
     >>> x, y = (ir.val(name, shape=[1, 64, 28, 28]) for name in "xy")
     >>> float_work(ir.node("Sigmoid", [x], outputs=[y])).kernel
     'activation_dear'
     """
-    if float_host(node) is not None:
-        return _FUSED
     op = node.op_type
     if op in _FLOAT_PRODUCTS:
         return _FLOAT_PRODUCTS[op](node)
@@ -135,12 +136,14 @@ def _matrix_product(node: ir.Node, prefix: str) -> Work | None:
     if sizes is None or not result or not source:
         return None
     transposed = node.op_type == "Gemm" and node.attributes.get_int("transA", 0) == 1
-    macs = math.prod(result) * source[0 if transposed else -1]
+    depth = source[0 if transposed else -1]
+    macs = math.prod(result) * depth
     if not is_constant(node.inputs[1]):
         return Work(f"{prefix}matmul", macs, *sizes)
-    # With a single row every weight is read for one multiply-add: memory decides.
+    # With few rows, reading the weights takes the time.
+    read = sizes.read + depth * result[-1]
     is_row = math.prod(result[:-1]) == 1
-    return Work(f"{prefix}gemm_row" if is_row else f"{prefix}gemm", macs, *sizes)
+    return Work(f"{prefix}gemm_row" if is_row else f"{prefix}gemm", macs, read, sizes.written)
 
 
 def _recurrent(node: ir.Node) -> Work | None:
@@ -195,14 +198,14 @@ def _by_blocks(kernel: str) -> Callable[[ir.Node], str]:
 
 
 def _resize(node: ir.Node) -> str:
-    if node.attributes.get_string("mode", "nearest") != "nearest":
-        return "resize_linear"
-    return "resize_blocked" if in_blocks(node.inputs[0]) else "resize_nearest"
-
-
-def _byte_resize(node: ir.Node) -> str:
     mode = node.attributes.get_string("mode", "nearest")
-    return "byte_resize_nearest" if mode == "nearest" else "byte_resize_linear"
+    kernel = "resize_nearest" if mode == "nearest" else "resize_linear"
+    return f"{kernel}_blocked" if resizes_blocks(node) else kernel
+
+
+def _byte_resize(node: ir.Node) -> str | None:
+    nearest = node.attributes.get_string("mode", "nearest") == "nearest"
+    return "byte_resize_nearest" if nearest else None
 
 
 def _multiply(node: ir.Node) -> str:
@@ -241,14 +244,15 @@ def _rows(kernel: _Kernel, op_types: str) -> dict[str, _Kernel]:
 
 
 _FLOAT_KERNELS: dict[str, _Kernel] = {
-    **_rows("view", "Reshape Squeeze Unsqueeze Flatten Identity Dropout Shape Constant"),
+    **_rows("view", "Reshape Squeeze Unsqueeze Flatten Identity Dropout Shape"),
+    **_rows("fused", "Constant"),
     **_rows("copy", "Concat Slice Split Pad Expand Tile DepthToSpace SpaceToDepth Cast Where"),
     **_rows("gather", "Gather GatherElements GatherND ScatterND ScatterElements TopK"),
     **_rows("transpose", "Transpose"),
-    **_rows("activation_cheap", "Relu Clip LeakyRelu HardSigmoid HardSwish PRelu Neg Abs"),
-    **_rows("activation_dear", "Sigmoid Tanh Erf Exp Log Pow Sqrt Softplus Mish Elu Selu Celu Sin"),
-    **_rows("activation_dear", "Cos Swish QuickGelu Reciprocal Div"),
-    **_rows("gelu", "Gelu FastGelu BiasGelu"),
+    **_rows("activation_cheap", "Relu Clip LeakyRelu HardSigmoid PRelu Neg Abs"),
+    **_rows("activation_dear", "Sigmoid Tanh HardSwish Exp Log Pow Sqrt Softplus Mish Elu Selu"),
+    **_rows("activation_dear", "Celu Sin Cos Swish QuickGelu Reciprocal Div"),
+    **_rows("gelu", "Gelu FastGelu BiasGelu Erf"),
     **_rows(
         "normalization",
         "LayerNormalization SkipLayerNormalization SimplifiedLayerNormalization RMSNormalization "

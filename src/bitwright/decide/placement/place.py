@@ -121,7 +121,7 @@ class _Sites:
         return sum(
             self._time(float_work(node))
             for node in self._nodes
-            if node.name not in self._either and self._host(node, float_host) in (None, FLOAT)
+            if node.name not in self._either and self._host(node, float_host) is None
         )
 
     def prices(self) -> Iterable[Price]:

@@ -6,6 +6,7 @@ written. `bitwright bench --costs` measures a table; placement reads one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -13,11 +14,11 @@ from typing import NamedTuple
 import msgspec
 
 from bitwright.errors import RecipeError, TargetError, did_you_mean
-from bitwright.support.files import check_regular_file
+from bitwright.support.files import check_regular_file, write_file
 from bitwright.support.settings import convert
 from bitwright.targets.host import CPU_CLASSES, detect_cpu_class
 
-__all__ = ["CPU_CLASSES", "Cost", "CostTable", "Work", "read_costs"]
+__all__ = ["CPU_CLASSES", "Cost", "CostTable", "Work", "read_costs", "write_costs"]
 
 _DATA = Path(__file__).parent
 
@@ -127,6 +128,18 @@ def read_costs(cpu_or_path: str | Path | None = None) -> CostTable:
             borrowed = None if measured == cpu else measured
             return msgspec.structs.replace(table, cpu=cpu, borrowed_from=borrowed)
     raise TargetError(f"there are no costs for {cpu}, nor for a class like it.")
+
+
+def write_costs(table: CostTable, path: Path) -> None:
+    """Write a table that `read_costs` reads, a kernel a line."""
+    head = msgspec.to_builtins(msgspec.structs.replace(table, kernels={}))
+    start = json.dumps({name: value for name, value in head.items() if value}, indent=2)
+    rows = []
+    for name, cost in sorted(table.kernels.items()):
+        prices = {key: price for key, price in msgspec.to_builtins(cost).items() if price}
+        rows.append(f"    {json.dumps(name)}: {json.dumps(prices)}")
+    text = start.removesuffix("\n}") + ',\n  "kernels": {\n' + ",\n".join(rows) + "\n  }\n}\n"
+    write_file(path, text)
 
 
 def _read(path: Path) -> CostTable:
