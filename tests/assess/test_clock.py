@@ -113,7 +113,7 @@ def test_too_few_rounds_tell_nothing():
 def test_models_are_timed_beside_the_first():
     model = make_mlp()
     loaded = graph.load_model(model)
-    found = time_models(loaded, [loaded, loaded], make_samples(model, 1)[0], budget=0.2)
+    found = time_models([loaded] * 3, make_samples(model, 1) * 3, budget=0.2)
     assert len(found) == 2
     for one in found:
         assert one.rounds >= FEWEST_ROUNDS and one.low <= one.ratio <= one.high
@@ -124,7 +124,7 @@ def test_runs_that_fill_the_budget_are_not_timed(monkeypatch):
     model = make_mlp()
     loaded = graph.load_model(model)
     monkeypatch.setattr(clock._Runner, "_run", lambda self, times: 1.0)
-    assert time_models(loaded, [loaded], make_samples(model, 1)[0]) is None
+    assert time_models([loaded] * 2, make_samples(model, 1) * 2) is None
 
 
 def test_the_shortest_of_the_runs_of_a_turn_counts(monkeypatch):
@@ -152,5 +152,5 @@ def test_all_cores_and_other_providers_are_timed_by_the_seconds_that_pass(monkey
 
     monkeypatch.setattr(clock, "_Runner", open_runner)
     for threads, providers in ((1, None), (None, None), (1, ["CUDAExecutionProvider"])):
-        time_models(None, [], {}, threads=threads, providers=providers)
+        time_models([None], [{}], threads=threads, providers=providers)
     assert seen == [sys.platform == "win32", True, True]

@@ -11,7 +11,10 @@ def test_models_are_shown_side_by_side(run, model, quantized, data):
     answer = run("bench", model, quantized, "--runs", "3", "--data", data)
     assert (answer.code, answer.err) == (0, "")
     assert "median ms" in answer.out
-    assert f"Against {model.name}" in answer.out
+    assert f"Against the prepared {model.name}" in answer.out
+    assert "time, all cores" in answer.out and "time, one thread" in answer.out
+    assert "0.50 (0.49 to 0.51)" in answer.out
+    assert f"{model.name} after our float passes" in answer.out
     assert "3/3 interleaved runs" in answer.out
     assert "QLinearConv" in answer.out
     assert "Memory: " in answer.out
@@ -34,6 +37,11 @@ def test_the_same_as_json(run, model, quantized):
     assert [row["samples_per_run"] for row in document["models"]] == [2, 2]
     assert document["models"][1]["speedup"] > 0
     assert document["models"][1]["profile"]["nodes"]
+
+
+def test_the_first_model_can_run_as_it_came(run, model, quantized):
+    answer = run("bench", model, quantized, "--runs", "2", "--no-profile", "--no-prepare")
+    assert f"Against {model.name}" in answer.out and "float passes" not in answer.out
 
 
 def test_the_profile_can_be_left_out(run, model):

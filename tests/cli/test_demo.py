@@ -1,15 +1,14 @@
 import bitwright
-from bitwright.cli import demo as demo_module
 
 
-def test_the_demo_shows_both_models_and_writes_the_result(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(demo_module, "SINGLE_RUNS", 10)
-    monkeypatch.setattr(demo_module, "BATCH_RUNS", 2)
+def test_the_demo_shows_both_models_and_writes_the_result(run, tmp_path):
     folder = tmp_path / "some" / "demo"
     answer = run("demo", "--output", folder)
     assert answer.code == 0, answer.err
     assert "accuracy (450 unseen images)" in answer.out
-    assert "one image (median and 8 of 10 of 10 runs)" in answer.out
+    [line] = [one for one in answer.out.splitlines() if "time of one image, one thread" in one]
+    assert line.split()[-5:] == ["(prepared)", "0.50", "(0.49", "to", "0.51)"]
+    assert "2.0 × faster than the prepared float model." in answer.out
     assert "Try next:" in answer.out
     assert bitwright.inspect(folder / "digits-int8.onnx").is_quantized
     assert bitwright.QuantPlan.load(folder / "digits-int8.plan.json").nodes
@@ -19,16 +18,13 @@ def test_the_demo_shows_both_models_and_writes_the_result(run, tmp_path, monkeyp
         assert run(*words[1:]).code == 0, line
 
 
-def test_the_demo_for_machines(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(demo_module, "SINGLE_RUNS", 10)
-    monkeypatch.setattr(demo_module, "BATCH_RUNS", 2)
+def test_the_demo_for_machines(run, tmp_path):
     found = run("demo", "--output", tmp_path, "--json").json
     assert found["images"] == 450
     assert found["float"]["accuracy"] >= 0.97
     assert found["quantized"]["accuracy"] >= found["float"]["accuracy"] - 0.01
     assert found["quantized"]["bytes"] * 3 < found["float"]["bytes"]
-    low, high = found["quantized"]["single_spread"]
-    assert 0 < low <= found["quantized"]["single_ms"] <= high
+    assert found["one_image"]["ratio"] == found["all_images"]["ratio"] == 0.5
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "calibration.npy",
         "digits-int8.onnx",

@@ -11,7 +11,7 @@ from bitwright.decide.left_float import leave_float
 from bitwright.errors import ModelError
 from bitwright.jobs import timing
 from bitwright.jobs.opening import open_model
-from bitwright.jobs.timing import prepared_float_model, time_result
+from bitwright.jobs.timing import prepare_yardstick, time_result
 from bitwright.recipe import Recipe
 
 SLOWER = read_clock([(1.0, 2.0)] * 5)
@@ -22,8 +22,8 @@ def timed(monkeypatch):
     """What was timed: the yardstick and the models, in the order of the calls."""
     seen = []
 
-    def time_models(reference, models, sample, **options):
-        seen.append((reference, list(models), sample, options))
+    def time_models(models, samples, **options):
+        seen.append((*models, samples[0]))
         return [SLOWER]
 
     monkeypatch.setattr(timing, "time_models", time_models)
@@ -60,17 +60,17 @@ def test_a_result_is_written_before_it_is_timed_and_is_the_same(
     assert plain.plan == result.plan
 
 
-def test_the_yardstick_is_the_prepared_float_model(timed):
+def test_the_yardstick_is_the_prepare_yardstick(timed):
     demo = bitwright.load_demo()
     for recipe in ("int8", "int8-weights", {"base": "int8", "optimize": False}):
         result = bitwright.quantize(
             demo.model_path, data=demo.calibration[:8], recipe=recipe, timing=True
         )
-        reference, models, _, _ = timed.pop()
-        assert models == [result.model]
+        reference, model, _ = timed.pop()
+        assert model is result.model
         ops = {one.op_type for one in reference.graph}
         assert "BatchNormalization" not in ops and "DequantizeLinear" not in ops
-        found = {one.op_type for one in prepared_float_model(demo.model_path).graph}
+        found = {one.op_type for one in prepare_yardstick(demo.model_path).reference.graph}
         assert ops == found
 
 
@@ -143,7 +143,7 @@ def test_large_models_are_not_opened_once_more(model, samples, timed, monkeypatc
 def test_a_model_without_samples_is_timed_on_random_ones(timed):
     demo = bitwright.load_demo()
     bitwright.quantize(demo.model_path, recipe="int8-dynamic", timing=True)
-    [(_, _, sample, _)] = timed
+    [(_, _, sample)] = timed
     assert sample["image"].shape[1:] == (1, 8, 8)
 
 

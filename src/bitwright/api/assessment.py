@@ -23,6 +23,7 @@ from bitwright.assess import bench_generation as time_generation
 from bitwright.data import Transform
 from bitwright.jobs.comparison import Measuring, compare_pair
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
+from bitwright.jobs.timing import prepare_yardstick
 from bitwright.observe import MEMORY_BUDGET, Engine
 from bitwright.plan import QuantPlan
 from bitwright.support.arguments import check_arguments
@@ -163,17 +164,18 @@ def bench(
     warm_up: int = 3,
     threads: int | None = None,
     providers: Sequence[str] | None = None,
+    prepare: bool = True,
     profile: bool = True,
     progress: Progress = True,
 ) -> Benchmark:
     """Time models against each other, and name the nodes that became slower or stayed float.
 
     Each model runs in a process of its own, whose peak memory is reported; they run in turns, so
-    that a machine that slows down slows all of them alike.
+    that a machine that slows down slows all of them alike. The first is what the others are held
+    against: a float one runs as `quantize` prepares it, so that only what quantizing gains counts.
 
     Args:
-        models: one or more paths, `onnx.ModelProto`s or `onnx_ir.Model`s; the first is what the
-            others are held against.
+        models: one or more paths, `onnx.ModelProto`s or `onnx_ir.Model`s.
         data: samples to run, as for `quantize`; None makes random ones.
         limit: use at most this many samples.
         transform: how images become arrays, or a function that is given each item of the data.
@@ -184,6 +186,7 @@ def bench(
         warm_up: runs before, which are not counted.
         threads: threads of each model; None means all cores.
         providers: execution providers of ONNX Runtime.
+        prepare: where there are several models, run the first as it is prepared to be quantized.
         profile: also time every node, in further runs.
         progress: show a bar on a terminal, or call this with (rounds done, rounds in all).
 
@@ -193,7 +196,11 @@ def bench(
     5
     """
     options = dict(locals())
-    return bench_models(_as_list(options.pop("models")), BenchRequest(**options))
+    chosen, prepare = _as_list(options.pop("models")), options.pop("prepare")
+    request = BenchRequest(**options)
+    request.check(chosen)
+    side = prepare_yardstick(chosen[0]) if prepare and len(chosen) > 1 else None
+    return bench_models(chosen, request, None if side is None else side.reference)
 
 
 @check_arguments

@@ -27,6 +27,7 @@ __all__ = [
     "fit_sample",
     "middle_sized",
     "read_clock",
+    "read_clocks",
     "take_turns",
     "time_models",
     "time_runners",
@@ -92,9 +93,9 @@ class Clock:
             return "all cores"
         return "one thread" if self.threads == 1 else f"{self.threads} threads"
 
-    def describe(self) -> str:
+    def describe(self, yardstick: str = "the prepared float model") -> str:
         """Return the time in a line."""
-        return f"{self.figure()} of the prepared float model's {self.interval()}, {self.where}"
+        return f"{self.figure()} of {yardstick}'s {self.interval()}, {self.where}"
 
     def figure(self) -> str:
         """Return the ratio alone."""
@@ -200,22 +201,21 @@ def _cut(count: int) -> int:
 
 
 def time_models(
-    reference: ir.Model,
     models: Sequence[ir.Model],
-    sample: Sample,
+    samples: Sequence[Sample],
     *,
     threads: int | None = 1,
     providers: Sequence[str] | None = None,
     budget: float = BUDGET,
 ) -> list[Clock] | None:
-    """Time models in turns with the prepared float model, until it is clear how they compare.
+    """Time models in turns with the first, the prepared float one, until the ratios are clear.
 
-    Returns None where runs are so long that too few rounds fit into the budget.
+    Each has a sample. Returns None where runs are so long that too few rounds fit into the budget.
     """
     elapsed = threads is None or _runs_elsewhere(providers)
     runners: list[_Runner] = []
-    for one in (reference, *models):
-        runners.append(_Runner(one, sample, threads, providers, elapsed))
+    for model, sample in zip(models, samples, strict=True):
+        runners.append(_Runner(model, sample, threads, providers, elapsed))
         if FEWEST_ROUNDS * runners[-1].first_seconds > budget:
             return None
     return time_runners(runners, threads=threads, budget=budget)
@@ -239,14 +239,19 @@ def time_runners(
     for found in take_turns(runners, range(MAX_ROUNDS)):
         rounds.append(found)
         spent, longest, last = now() - begun, now() - last, now()
-        if len(rounds) >= MIN_ROUNDS and all(map(_is_narrow, _read(rounds, threads))):
+        if len(rounds) >= MIN_ROUNDS and all(map(_is_narrow, read_clocks(rounds, threads))):
             break
         if spent + longest > budget:
             break
-    return _read(rounds, threads) if len(rounds) >= FEWEST_ROUNDS else None
+    return read_clocks(rounds, threads) if len(rounds) >= FEWEST_ROUNDS else None
 
 
-def _read(rounds: Sequence[Sequence[float]], threads: int | None) -> list[Clock]:
+def read_clocks(rounds: Sequence[Sequence[float]], threads: int | None = 1) -> list[Clock]:
+    """Return the clock of each model but the first, from the seconds of all in each round.
+
+    >>> [clock.ratio for clock in read_clocks([(2.0, 1.0, 3.0)] * 5)]
+    [0.5, 1.5]
+    """
     first, *others = zip(*rounds, strict=True)
     return [read_clock(list(zip(first, other, strict=True)), threads) for other in others]
 

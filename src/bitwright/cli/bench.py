@@ -52,6 +52,11 @@ class BenchOptions:
     )
     threads: int | None = option("N", "Threads of each model; all cores if not given.")
     provider: opt.Provider = None
+    prepare: bool | None = option(
+        None,
+        "Time the first of several models as it is prepared to be quantized: yes.",
+        "--prepare/--no-prepare",
+    )
     profile: bool | None = option(
         None, "Say which ops take the time: yes, but for language models.", "--profile/--no-profile"
     )
@@ -77,6 +82,7 @@ class BenchOptions:
             "--limit": self.limit,
             "--transform": self.transform,
             "--batch": self.batch,
+            "--prepare": self.prepare,
         }
         named = [name for name, value in plain.items() if value is not None]
         if self.prompt_tokens is not None or self.new_tokens is not None:
@@ -137,7 +143,7 @@ def bench_command(
     else:
         from bitwright.api import bench
 
-        given = options.arguments("data", "limit", "transform", "batch", "profile")
+        given = options.arguments("data", "limit", "transform", "batch", "prepare", "profile")
         found = bench(models, progress=progress, **given)
         screen.show(found.to_dict(), _parts(_with_short_names(found), screen.verbose))
 
@@ -219,16 +225,17 @@ def _parts(found: Benchmark, verbose: bool) -> list[Part]:
     ratios = [
         (
             model.name,
-            show_ratio(found.speedup(index), "faster", "slower"),
+            *(f"{clock.figure()} {clock.interval()}" for clock in model.clocks),
             show_ratio(found.shrinkage(index), "smaller", "larger"),
         )
         for index, model in enumerate(found.models)
         if index
     ]
+    clocks = (f"time, {clock.where}" for clock in found.models[-1].clocks)
     # A table without rows is not shown.
     return [
         Table("Models", columns, figures),
-        Table(f"Against {found.models[0].name}", ("model", "time", "size"), ratios),
+        Table(f"Against {found.yardstick}", ("model", *clocks, "size"), ratios),
         *(part for index in range(len(found.models)) for part in _profile(found, index, verbose)),
         Facts([("Measured", found.detail), ("Memory", _memory_note(found))]),
     ]

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import io
-import statistics
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bitwright.cli.groups import described
 from bitwright.cli.piping import refuse_pipe
-from bitwright.cli.screen import Facts, Part, Screen, Table, show_bytes, show_ratio
+from bitwright.cli.screen import Facts, Part, Screen, Table, show_bytes
 
 if TYPE_CHECKING:
+    from bitwright.assess.clock import Clock
     from bitwright.demo import Demo
     from bitwright.jobs.result import Result
 
 __all__ = ["DemoReport", "Measured", "demo_command", "run_demo"]
-
-SINGLE_RUNS, BATCH_RUNS = 200, 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +25,6 @@ class Measured:
 
     accuracy: float
     bytes: int
-    single_ms: float
-    """Median time of one image."""
-    single_spread: tuple[float, float]
-    """Milliseconds that one run in ten is below, and one in ten above."""
-    batch_ms: float
-    """Median time of all test images at once."""
-    batch_spread: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +33,10 @@ class DemoReport:
 
     before: Measured
     after: Measured
+    single: Clock | None
+    """One image; None where it takes too long to be timed."""
+    batch: Clock | None
+    """All test images at once."""
     images: int
     result: Result
     model: Path
@@ -86,49 +78,41 @@ def run_demo(folder: Path, *, progress: bool = False) -> DemoReport:
     stack = io.BytesIO()
     np.save(stack, demo.calibration, allow_pickle=False)
     write_file(data, stack.getvalue())
-    result = quantize(float_model, model, data=demo.calibration, progress=progress)
+    result = quantize(float_model, model, data=demo.calibration, timing=True, progress=progress)
     result.plan.save(plan)
-    before, after = _measure(demo, float_model, model)
-    return DemoReport(before, after, len(demo.images), result, model, plan, float_model, data)
+    before, after = (_measure(demo, path) for path in (float_model, model))
+    batch = _time_batch(float_model, result, {"image": demo.images})
+    return DemoReport(
+        before=before,
+        after=after,
+        single=result.clock,
+        batch=batch,
+        images=len(demo.images),
+        result=result,
+        model=model,
+        plan=plan,
+        float_model=float_model,
+        data=data,
+    )
 
 
-def _measure(demo: Demo, *models: Path) -> list[Measured]:
+def _measure(demo: Demo, model: Path) -> Measured:
     import numpy as np
 
     from bitwright.run import open_session
 
-    sessions = [open_session(model, memory_arena=True) for model in models]
-    everything, one = {"image": demo.images}, {"image": demo.images[:1]}
-    correct = [
-        float(np.mean(np.argmax(session.run(None, everything)[0], axis=1) == demo.labels))
-        for session in sessions
-    ]
-    singles = _time([partial(session.run, None, one) for session in sessions], SINGLE_RUNS)
-    batches = _time([partial(session.run, None, everything) for session in sessions], BATCH_RUNS)
-    return [
-        Measured(right, model.stat().st_size, *single, *batch)
-        for right, model, single, batch in zip(correct, models, singles, batches, strict=True)
-    ]
+    answers = np.argmax(open_session(model).run(None, {"image": demo.images})[0], axis=1)
+    return Measured(float(np.mean(answers == demo.labels)), model.stat().st_size)
 
 
-def _time(jobs: list[Callable[[], Any]], runs: int) -> list[tuple[float, tuple[float, float]]]:
-    """Return each job's median and spread in milliseconds.
+def _time_batch(float_model: Path, result: Result, images: dict[str, Any]) -> Clock | None:
+    from bitwright.assess import clock
+    from bitwright.jobs.timing import prepare_yardstick
 
-    They take turns, so that a busy moment hits all.
-    """
-    times: list[list[float]] = [[] for _ in jobs]
-    for turn in range(runs + runs // 10):
-        for job, taken in zip(jobs, times, strict=True):
-            start = time.perf_counter()
-            job()
-            if turn >= runs // 10:  # the first turns warm up
-                taken.append(1e3 * (time.perf_counter() - start))
-    tenths = [statistics.quantiles(taken, n=10) for taken in times]
-    return [(found[4], (found[0], found[-1])) for found in tenths]
-
-
-def _show_time(milliseconds: float, spread: tuple[float, float]) -> str:
-    return f"{milliseconds:.3g} ms ({spread[0]:.3g} to {spread[1]:.3g})"
+    side = prepare_yardstick(float_model)
+    assert side is not None  # the demo's own model
+    found = clock.time_models([side.reference, result.model], [images, images])
+    return None if found is None else found[0]
 
 
 def _document(report: DemoReport) -> dict[str, Any]:
@@ -136,6 +120,8 @@ def _document(report: DemoReport) -> dict[str, Any]:
         "images": report.images,
         "float": asdict(report.before),
         "quantized": asdict(report.after),
+        "one_image": None if report.single is None else report.single.to_dict(),
+        "all_images": None if report.batch is None else report.batch.to_dict(),
         "summary": report.result.to_dict(),
         "files": {
             name: str(getattr(report, name)) for name in ("model", "plan", "float_model", "data")
@@ -158,17 +144,10 @@ def _parts(report: DemoReport) -> list[Part]:
             show_bytes(after.bytes),
             f"{before.bytes / after.bytes:.2f}x smaller",
         ),
-        (
-            f"one image (median and 8 of 10 of {SINGLE_RUNS} runs)",
-            _show_time(before.single_ms, before.single_spread),
-            _show_time(after.single_ms, after.single_spread),
-            show_ratio(before.single_ms / after.single_ms, "faster", "slower"),
-        ),
-        (
-            f"{report.images} images at once ({BATCH_RUNS} runs)",
-            _show_time(before.batch_ms, before.batch_spread),
-            _show_time(after.batch_ms, after.batch_spread),
-            show_ratio(before.batch_ms / after.batch_ms, "faster", "slower"),
+        *(
+            (f"time of {what}, {clock.where}", "1.00 (prepared)", clock.figure(), clock.interval())
+            for what, clock in (("one image", report.single), ("all images at once", report.batch))
+            if clock is not None
         ),
     ]
     plan = result.plan
@@ -182,6 +161,7 @@ def _parts(report: DemoReport) -> list[Part]:
                 ("Recipe", f"{plan.recipe.name}, calibrated on {result.data}"),
                 ("Nodes", f"{done} of {len(plan.nodes)} quantized"),
                 *(("Note", note) for note in plan.notes),
+                ("Verdict", result.verdict.sentence),
                 ("Model", str(report.model)),
                 ("Plan", str(report.plan)),
             ]

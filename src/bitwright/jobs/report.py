@@ -36,7 +36,7 @@ from bitwright.graph.constants import float_constant_of
 from bitwright.jobs.comparison import Measuring, compare_with, open_float_side, recipe_of
 from bitwright.jobs.result import Result, advised_purpose
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
-from bitwright.jobs.timing import is_for_cpu, prepared_float_model
+from bitwright.jobs.timing import is_for_cpu, prepare_yardstick
 from bitwright.jobs.tuning.result import TuneResult
 from bitwright.observe import MEMORY_BUDGET, Engine, observe
 from bitwright.plan import QuantPlan
@@ -456,9 +456,11 @@ def _time(request: ReportRequest, samples: Sequence[Sample], recipe: Recipe | No
     elsewhere = request.target is not None and not is_of_host(request.target)
     if not request.latency or elsewhere or not (recipe is None or is_for_cpu(recipe)):
         return None
-    providers = request.measuring.providers
-    reference = prepared_float_model(request.source, providers)
-    found = time_models(reference, [request.quantized], middle_sized(samples), providers=providers)
+    providers, sample = request.measuring.providers, middle_sized(samples)
+    side = prepare_yardstick(request.source, providers)
+    reference = graph.load_model(request.source) if side is None else side.reference
+    models = [reference, request.quantized]
+    found = time_models(models, [sample, sample], providers=providers)
     return None if found is None else found[0]
 
 

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from bitwright.assess.clock import Clock, middle_sized, time_models
 from bitwright.data import RandomData
-from bitwright.errors import AlreadyQuantizedError, DataError, ModelError
-from bitwright.graph import clone_model, load_model
+from bitwright.errors import DataError, ModelError
+from bitwright.graph import clone_model
 from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.result import Result
 from bitwright.prepare import prepare_exactly
@@ -18,7 +18,7 @@ from bitwright.recipe import Recipe
 from bitwright.support.logs import logged
 from bitwright.targets.host import detect_cpu_class
 
-__all__ = ["is_for_cpu", "prepared_float_model", "time_result"]
+__all__ = ["is_for_cpu", "prepare_yardstick", "time_result"]
 
 MAX_BYTES = 1 << 30
 """Size of both models together from which opening them once more takes longer than is to be waited
@@ -36,12 +36,9 @@ def time_result(prepared: Prepared, result: Result) -> Clock | None:
         return None
     try:
         drawn = list(result.evaluation) or list(RandomData(count=1).samples(prepared.inputs))
-        found = time_models(
-            _yardstick(prepared),
-            [result.model],
-            middle_sized(drawn),
-            providers=prepared.providers,
-        )
+        models = [_yardstick(prepared), result.model]
+        sample = middle_sized(drawn)
+        found = time_models(models, [sample, sample], providers=prepared.providers)
     except (DataError, ModelError):
         return None  # the result was checked before: its notes say what it does not run on
     return None if found is None else found[0]
@@ -59,20 +56,20 @@ def is_for_cpu(recipe: Recipe) -> bool:
     return of_host and place.must_run and not (recipe.limits or place.isolated or format.vendor_ops)
 
 
-def prepared_float_model(source: Any, providers: Sequence[str] | None = None) -> ir.Model:
-    """Return what times are held against: a float model after our float passes.
+def prepare_yardstick(source: Any, providers: Sequence[str] | None = None) -> Prepared | None:
+    """Return what times are held against: a float model, prepared as for quantizing.
 
-    A model that has quantized nodes already has no float form, and is returned as it is.
+    None for a model that cannot be prepared, as one that is quantized already.
 
     >>> import bitwright
-    >>> model = prepared_float_model(bitwright.load_demo().model_path)
-    >>> {node.op_type for node in model.graph} & {"BatchNormalization"}
-    set()
+    >>> found = prepare_yardstick(bitwright.load_demo().model_path)
+    >>> found.notes, "BatchNormalization" in {node.op_type for node in found.reference.graph}
+    (('folded 7 batch norms',), False)
     """
     try:
-        return open_model(source, Recipe(), providers).reference
-    except AlreadyQuantizedError:
-        return load_model(source)
+        return open_model(source, Recipe(), providers)
+    except ModelError:
+        return None
 
 
 def _yardstick(prepared: Prepared) -> ir.Model:

@@ -10,15 +10,31 @@ import pytest
 from support.models import build, make_cnn, make_mlp, make_samples, node, normal, weight
 from support.pair_models import make_conv
 
+import bitwright
 from bitwright import graph
 from bitwright.assess import BenchRequest, bench_models
 from bitwright.assess.bench.profile import NodeTime, Profile, profile_models
 from bitwright.assess.bench.results import Benchmark, ModelBenchmark
+from bitwright.assess.clock import FEWEST_ROUNDS, read_clock
 from bitwright.errors import BitwrightError, DataError, ModelError, TargetError
 
 
 def time_models(models, **options):
     return bench_models(models, BenchRequest(profile=False, progress=False, **options))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clock():
+    """Let no test wait for the clock, or depend on what it says."""
+    with pytest.MonkeyPatch.context() as patch:
+        given = []
+
+        def time_fakes(models, samples, **options):
+            given.append((models, samples, options))
+            return [read_clock([(2.0, 1.0)] * 5) for _ in models[1:]]
+
+        patch.setattr("bitwright.assess.bench.time_models", time_fakes)
+        yield given
 
 
 # A whole benchmark ----------------------------------------------------------------------------
@@ -95,7 +111,58 @@ def test_it_comes_as_plain_data_and_as_tables(found):
     assert second["speedup"] == found.speedup()
     assert second["runs_in_float"][0]["name"] == "conv"
     assert second["profile"]["ops"][0]["share"] > 0
-    assert "times faster" in found._repr_html_()
+    assert "0.50 (0.49 to 0.51), one thread" in found._repr_html_()
+
+
+def test_each_model_is_timed_beside_the_first_on_one_thread_and_on_all_cores(found):
+    first, second = found.models
+    assert first.clocks == ()
+    everywhere, alone = second.clocks
+    assert everywhere.threads is None and everywhere.rounds == 10
+    assert everywhere.low <= everywhere.ratio <= everywhere.high
+    assert alone.ratio == 0.5
+    assert [row["threads"] for row in found.to_dict()["models"][1]["beside_first"]] == [None, 1]
+    assert alone.describe(found.yardstick) in found.summary()
+
+
+def test_the_clock_has_the_time_and_the_samples_of_the_models(clock):
+    clock.clear()
+    time_models([make_mlp(), make_mlp()], runs=2, threads=1)
+    time_models([make_mlp(), make_mlp()], seconds=0.05)
+    (models, samples, options), (_, _, later) = clock
+    assert len(models) == len(samples) == 2 and samples[0].keys() == {"x"}
+    assert options["budget"] == 2.0 and later["budget"] == 0.1
+    time_models([make_mlp()], runs=2)
+    assert len(clock) == 2  # one model is beside nothing
+
+
+def test_too_few_rounds_tell_no_ratio():
+    found = time_models([make_mlp(), make_mlp()], runs=FEWEST_ROUNDS - 1)
+    assert [one.threads for one in found.models[1].clocks] == [1]
+
+
+def test_a_float_model_runs_as_it_is_prepared(clock):
+    demo = bitwright.load_demo()
+    quantized = bitwright.quantize(demo.model_path, recipe="int8-dynamic").model
+    options = {"runs": 2, "profile": False, "progress": False}
+    for given, prepared in (
+        ([demo.model_path, quantized], True),
+        ([demo.model_path, quantized, False], False),
+        ([quantized, quantized], False),
+    ):
+        clock.clear()
+        prepare = given[2:] != [False]
+        found = bitwright.bench(given[:2], prepare=prepare, **options)
+        [(models, _, _)] = clock
+        ops = {one.op_type for one in models[0].graph}
+        assert found.prepared == prepared and ("BatchNormalization" in ops) != (
+            prepared or given[0] is quantized
+        )
+        assert ("after our float passes" in found.detail) == prepared
+    assert bitwright.bench(demo.model_path, **options).prepared is False
+    found = bitwright.bench([demo.model_path, quantized], **options)
+    assert found.models[0].name == str(demo.model_path)
+    assert found.models[0].size == demo.model_path.stat().st_size
 
 
 def test_integer_arithmetic_is_told_from_float(tmp_path):

@@ -5,6 +5,12 @@ import pytest
 from bitwright.assess.bench.process import run_interleaved
 
 
+def run_all(runners, **options):
+    """Return the seconds of all runs of each runner."""
+    rounds = run_interleaved(runners, **options)
+    return [[one for times in found for one in times] for found in zip(*rounds, strict=True)]
+
+
 class Recorder:
     """Says when it was asked to run."""
 
@@ -26,20 +32,18 @@ def test_models_run_interleaved_and_none_is_always_first():
 
 @pytest.mark.parametrize("runs", [1, 7, 10, 33])
 def test_each_model_runs_exactly_as_often_as_asked(runs):
-    times = run_interleaved([Recorder("a", []), Recorder("b", [])], runs=runs, seconds=0)
+    times = run_all([Recorder("a", []), Recorder("b", [])], runs=runs, seconds=0)
     assert [len(each) for each in times] == [runs, runs]
 
 
 def test_time_is_shared_out_whatever_a_model_takes():
-    times = run_interleaved(
-        [Recorder("a", [], 0.01), Recorder("b", [], 0.1)], runs=None, seconds=1.0
-    )
+    times = run_all([Recorder("a", [], 0.01), Recorder("b", [], 0.1)], runs=None, seconds=1.0)
     assert [round(sum(each), 6) for each in times] == [1.0, 1.0]
 
 
 def test_a_run_longer_than_all_the_time_is_made_once():
     log = []
-    times = run_interleaved([Recorder("a", log, 5.0)], runs=None, seconds=1.0)
+    times = run_all([Recorder("a", log, 5.0)], runs=None, seconds=1.0)
     assert times == [[5.0]]
 
 

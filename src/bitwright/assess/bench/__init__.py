@@ -5,13 +5,24 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
+
+import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess.bench.process import ModelProcess, run_interleaved
 from bitwright.assess.bench.profile import profile_models
 from bitwright.assess.bench.requests import BenchRequest, TimedModel, check_shapes, write_samples
 from bitwright.assess.bench.results import Benchmark, ModelBenchmark
+from bitwright.assess.clock import (
+    BUDGET,
+    FEWEST_ROUNDS,
+    Clock,
+    middle_sized,
+    read_clocks,
+    time_models,
+)
 from bitwright.data import Sample
 from bitwright.run.session import checked_providers
 from bitwright.support.progress import show_progress
@@ -22,12 +33,20 @@ __all__ = ["BenchRequest", "bench_models"]
 _ROUNDS_SHOWN = 10
 
 
-def bench_models(models: Sequence[graph.ModelSource], request: BenchRequest) -> Benchmark:
-    """Time models against each other, and say where their time goes."""
+def bench_models(
+    models: Sequence[graph.ModelSource], request: BenchRequest, prepared: ir.Model | None = None
+) -> Benchmark:
+    """Time models against each other, and say where their time goes.
+
+    `prepared` is the first one after our float passes, and runs in its place.
+    """
     request.check(models)
     threads, providers = request.threads, checked_providers(request.providers)
     with ScratchFolder("bench") as scratch, contextlib.ExitStack() as stack:
-        timed = [TimedModel(model, index, scratch.path) for index, model in enumerate(models)]
+        timed = [
+            TimedModel(model, index, scratch.path, None if index else prepared)
+            for index, model in enumerate(models)
+        ]
         processes = [
             stack.enter_context(
                 ModelProcess.of_file(m.name, m.path, threads=threads, providers=providers)
@@ -40,12 +59,16 @@ def bench_models(models: Sequence[graph.ModelSource], request: BenchRequest) -> 
             if request.warm_up:
                 process.burst(runs=request.warm_up)
         with show_progress(request.progress, "Timing", _ROUNDS_SHOWN) as report:
-            times = run_interleaved(
+            rounds = run_interleaved(
                 processes, runs=request.runs, seconds=request.seconds, on_round=report
             )
+        times = [list(chain(*found)) for found in zip(*rounds, strict=True)]
         figures = list(map(_figures, timed, processes, times, samples))
         for process in processes:  # before profiling, which wants the machine for itself
             process.close()
+        clocks = [_of_rounds(rounds, threads), _of_one_thread(timed, samples, request, providers)]
+        for index, found in enumerate(zip(*(one for one in clocks if one), strict=True), 1):
+            figures[index] = replace(figures[index], clocks=found)
         if request.profile:
             profiles = profile_models(
                 [each.model for each in timed],
@@ -57,7 +80,33 @@ def bench_models(models: Sequence[graph.ModelSource], request: BenchRequest) -> 
             figures = [
                 replace(each, profile=found) for each, found in zip(figures, profiles, strict=True)
             ]
-    return Benchmark(tuple(figures), what, threads, tuple(providers))
+    return Benchmark(tuple(figures), what, threads, tuple(providers), prepared=prepared is not None)
+
+
+def _of_rounds(
+    rounds: Sequence[Sequence[Sequence[float]]], threads: int | None
+) -> list[Clock] | None:
+    """Return the clock of each further model by the seconds that passed; one thread has its own."""
+    shortest = [[min(times) for times in found] for found in rounds if all(found)]
+    if threads == 1 or len(shortest) < FEWEST_ROUNDS:
+        return None
+    return read_clocks(shortest, threads)
+
+
+def _of_one_thread(
+    timed: Sequence[TimedModel],
+    samples: Sequence[Sequence[Sample]],
+    request: BenchRequest,
+    providers: Sequence[str],
+) -> list[Clock] | None:
+    """Return the clock of each further model by what the core of one thread works."""
+    if len(timed) < 2 or list(providers) != ["CPUExecutionProvider"]:
+        return None
+    return time_models(
+        [each.model for each in timed],
+        list(map(middle_sized, samples)),
+        budget=BUDGET if request.runs is not None else request.seconds * len(timed),
+    )
 
 
 def _load_samples(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
+from bitwright.assess.clock import take_turns
 from bitwright.data import session_inputs
 from bitwright.errors import ModelError, TargetError
 from bitwright.run import runtime_reason
@@ -91,28 +93,29 @@ def run_interleaved(
     runs: int | None,
     seconds: float,
     on_round: Callable[[int], None] = lambda done: None,
-) -> list[list[float]]:
-    """Return the seconds of every run, of each runner.
+) -> list[list[list[float]]]:
+    """Return round by round the seconds of each runner's runs.
 
-    Time goes in ten rounds; in each round every runner gets one burst, forwards in one round and
-    backwards in the next, so that none always comes first. With `runs` each runner runs exactly so
-    many times; otherwise as often as fits into `seconds`. `on_round` is called with the round done.
-
-    >>> class Clock:
-    ...     def burst(self, *, runs=None, seconds=0.0):
-    ...         return [0.001] * (runs or 3)
-    >>> [len(times) for times in run_interleaved([Clock(), Clock()], runs=25, seconds=0)]
-    [25, 25]
+    There are ten rounds, in each of which every runner gets one burst. With `runs` each runner runs
+    exactly so many times; otherwise as often as fits into `seconds`. `on_round` is called with the
+    round done.
     """
-    times: list[list[float]] = [[] for _ in runners]
     rounds = _ROUNDS if runs is None else min(_ROUNDS, runs)
-    order = list(enumerate(runners))
-    for current in range(rounds):
-        for place, runner in order if current % 2 == 0 else reversed(order):
-            if runs is not None:
-                share = math.ceil((runs - len(times[place])) / (rounds - current))
-                times[place] += runner.burst(runs=share)
-            elif sum(times[place]) < seconds or not times[place]:
-                times[place] += runner.burst(seconds=seconds / rounds)
-        on_round(current + 1)
-    return times
+    times: list[list[float]] = [[] for _ in runners]
+
+    def burst(place: int, current: int) -> list[float]:
+        found: list[float] = []
+        if runs is not None:
+            share = math.ceil((runs - len(times[place])) / (rounds - current))
+            found = runners[place].burst(runs=share)
+        elif sum(times[place]) < seconds or not times[place]:
+            found = runners[place].burst(seconds=seconds / rounds)
+        times[place] += found
+        return found
+
+    bursts = [partial(burst, place) for place in range(len(runners))]
+    done = []
+    for found in take_turns(bursts, range(rounds)):
+        done.append(found)
+        on_round(len(done))
+    return done

@@ -26,14 +26,21 @@ _REAL_SAMPLES = 16
 class TimedModel:
     """A model to time: its file and its name."""
 
-    def __init__(self, source: graph.ModelSource, index: int, folder: Path) -> None:
+    def __init__(
+        self,
+        source: graph.ModelSource,
+        index: int,
+        folder: Path,
+        prepared: ir.Model | None = None,
+    ) -> None:
+        """Write what a worker cannot read as it is; `prepared` runs in place of the source."""
         path = Path(source) if isinstance(source, (str, os.PathLike)) else None
-        self.model: ir.Model = graph.load_model(source)
+        self.model: ir.Model = graph.load_model(source) if prepared is None else prepared
         self.name = str(path) if path is not None else f"model {index + 1}"
         self.size = graph.file_size(source)
         # What is in memory must be written for the worker; so must what is too new for the runtime.
         too_new = self.model.ir_version > graph.runtime_limits().ir_version
-        if path is None or too_new:
+        if path is None or too_new or prepared is not None:
             copy = graph.clone_model(self.model)
             copy.ir_version = min(copy.ir_version, graph.runtime_limits().ir_version)
             path = folder / f"{index}.onnx"

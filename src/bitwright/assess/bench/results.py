@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bitwright.assess.bench.profile import NodeTime, Profile
+from bitwright.assess.clock import Clock
 from bitwright.support.showing import Summarized, data_frame, html_tables
 from bitwright.support.wording import counted
 
@@ -46,6 +47,9 @@ class ModelBenchmark:
     memory_source: str
     """How the memory was measured, or why not."""
     profile: Profile | None
+    clocks: tuple[Clock, ...] = ()
+    """Its time beside the first model's: by the seconds that pass on the threads asked for, and by
+    what a core works on one thread."""
 
     @property
     def median(self) -> float:
@@ -87,6 +91,7 @@ class ModelBenchmark:
             "peak_memory_bytes": self.peak_memory,
             "runtime_memory_bytes": self.runtime_memory,
             "memory_source": self.memory_source,
+            "beside_first": [clock.to_dict() for clock in self.clocks],
             "profile": None if self.profile is None else self.profile.to_dict(),
         }
 
@@ -120,6 +125,13 @@ class Benchmark(Summarized):
     data: str
     threads: int | None
     providers: tuple[str, ...]
+    prepared: bool = False
+    """Whether the first ran as it is after our float passes."""
+
+    @property
+    def yardstick(self) -> str:
+        """What the others are held against."""
+        return f"the prepared {self.models[0].name}" if self.prepared else self.models[0].name
 
     def speedup(self, index: int = 1) -> float:
         """Return how many times faster a model is than the first; below 1 it is slower."""
@@ -135,7 +147,9 @@ class Benchmark(Summarized):
         threads = "all cores" if self.threads is None else counted(self.threads, "thread")
         runs = "/".join(str(len(model.times)) for model in self.models)
         providers = ", ".join(self.providers)
-        return f"median of {runs} interleaved runs, {threads}, {providers}, {self.data}"
+        first = f", {self.models[0].name} after our float passes" if self.prepared else ""
+        first += ", one thread by CPU time" if any(m.clocks for m in self.models) else ""
+        return f"median of {runs} interleaved runs, {threads}, {providers}, {self.data}{first}"
 
     def slower_nodes(self, index: int = 1) -> list[SlowerNode]:
         """Return the nodes that became slower than in the first model, the worst first.
@@ -186,22 +200,23 @@ class Benchmark(Summarized):
 
     def to_pandas(self) -> Any:
         """Return the figures as a table with a row for each model; needs pandas."""
-        hidden = ["profile", "runs_in_float", "slower"]
+        hidden = ["profile", "runs_in_float", "slower", "beside_first"]
         table = data_frame(self.to_dict()["models"]).set_index("model")
         return table.drop(columns=hidden, errors="ignore")
 
     def summary(self) -> str:
         """Return the time of a run of each model, in a line each."""
         lines = []
-        for index, model in enumerate(self.models):
+        for model in self.models:
             line = f"{model.name}: {model.median:.3f} ms (90 % within {model.p90:.3f} ms)"
-            times = self.speedup(index)
-            changed = f"{times:.2f}x faster" if times >= 1 else f"{1 / times:.2f}x slower"
-            lines.append(f"{line}, {changed}" if index else line)
+            lines.append(
+                "; ".join([line, *(clock.describe(self.yardstick) for clock in model.clocks)])
+            )
         return "\n".join([*lines, f"Measured: {self.detail}"])
 
     def _repr_html_(self) -> str:
-        columns = ("model", "median, ms", "90 %, ms", "samples/s", "MB", "times faster")
+        beside = f"time / {self.yardstick}"
+        columns = ("model", "median, ms", "90 %, ms", "samples/s", "MB", beside)
         rows = [
             (
                 model.name,
@@ -209,9 +224,12 @@ class Benchmark(Summarized):
                 f"{model.p90:.3f}",
                 f"{model.throughput:.1f}",
                 f"{model.size / 1e6:.2f}",
-                f"{self.speedup(index):.2f}",
+                "; ".join(
+                    f"{clock.figure()} {clock.interval()}, {clock.where}" for clock in model.clocks
+                )
+                or "-",
             )
-            for index, model in enumerate(self.models)
+            for model in self.models
         ]
         return html_tables([("Benchmark", columns, rows)], footnote=self.detail)
 
