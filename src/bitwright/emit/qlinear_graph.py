@@ -20,9 +20,9 @@ from bitwright.graph.editing import (
     replace_value,
 )
 
-__all__ = ["PairGraph"]
+__all__ = ["EIGHT_BITS", "PairGraph"]
 
-_EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
+EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 class PairGraph:
@@ -45,7 +45,7 @@ class PairGraph:
     def operands(self, values: Sequence[ir.Value | None]) -> list[Quantized] | None:
         """Return the 8-bit integers behind all values, or None if one of them has none."""
         found = [self.operand(value) for value in values]
-        if any(item is None or item.dtype not in _EIGHT_BITS for item in found):
+        if any(item is None or item.dtype not in EIGHT_BITS for item in found):
             return None
         return [item for item in found if item is not None]
 
@@ -55,7 +55,7 @@ class PairGraph:
         if len(quantizers) != 1 or len(value.uses()) != 1 or value.is_graph_output():
             return None
         found = self.quantized(quantizers[0], quantizers[0].outputs[0])
-        return found if found is not None and found.dtype in _EIGHT_BITS else None
+        return found if found is not None and found.dtype in EIGHT_BITS else None
 
     def quantizers(self, value: ir.Value) -> list[ir.Node]:
         """Return the QuantizeLinear nodes that read a value."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.form_models import IntegerNet, kernels, rewritten
+from support.form_models import IntegerNet, differences, kernels, rewritten
 from support.models import run, run_plain
 
 GATE = 1 / 255
@@ -65,6 +65,19 @@ def test_a_hard_swish_rounds_once_more(step, zero, levels):
     bound = np.ceil(max(min(zero * step, 3.0), top) / 255 / 2 / scale + 0.5)
     for apart in levels_apart(before, after, scale, (step, zero)):
         assert apart.max() <= bound <= 4
+
+
+def test_a_gate_that_is_only_multiplied_needs_no_quantizer_of_its_own():
+    net = IntegerNet(exact=False)
+    source = net.conv(net.quantize("x"), 16, 16)
+    gate = net.add("HardSigmoid", [net.conv(source, 16, 16)], "gate", alpha=1 / 6)
+    before = net.model([net.op("Mul", [source, gate], scale=0.02)], {"x": [1, 16, 6, 6]})
+    after, notes = rewritten(before)
+    assert len(notes) == 1
+    assert kernels(after).count("QLinearMul") == kernels(after).count("QLinearAdd") == 1
+    assert "HardSigmoid" not in kernels(after)
+    # Half a level of the gate's 255, of a number up to 15; and the rounding of the result.
+    assert differences(before, after) <= 15 / 255 / 2 + 0.02
 
 
 @pytest.mark.parametrize("op", ["HardSigmoid", "HardSwish"])

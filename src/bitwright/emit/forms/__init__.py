@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from bitwright.emit.forms.average_pools import write_average_pools
 from bitwright.emit.forms.dense_groups import write_dense_groups
 from bitwright.emit.forms.hard_gates import write_hard_gates
 from bitwright.emit.forms.padded_channels import pad_channels
 from bitwright.emit.forms.pool_edges import write_pool_edges
+from bitwright.emit.forms.quick_gelu import write_quick_gelu
 from bitwright.graph.editing import remove_unused_nodes
 
 __all__ = ["FORMS", "Form", "write_forms"]
@@ -36,6 +38,11 @@ FORMS = (
         "wrote {} HardSigmoid or HardSwish node(s) as saturating integer additions and products",
     ),
     Form(
+        write_average_pools,
+        "wrote {} average(s) as depthwise convolutions and global pools: the same values, faster "
+        "kernels",
+    ),
+    Form(
         write_dense_groups,
         "wrote {} grouped convolution(s) with the zeros between groups: the same values, faster "
         "kernels",
@@ -43,6 +50,11 @@ FORMS = (
     Form(
         pad_channels,
         "padded the channels of {} convolution(s) with zeros: the same values, faster kernels",
+    ),
+    Form(
+        write_quick_gelu,
+        "wrote {} x * Sigmoid(x) as com.microsoft's QuickGelu, which ONNX Runtime does not find "
+        "behind bytes: the same values",
     ),
     Form(
         write_pool_edges,

@@ -9,10 +9,10 @@ ONNX Runtime has no integer kernel for either; it fuses these pairs to QLinearAd
 (`onnxruntime/core/optimizer/qdq_transformer/selectors_actions/qdq_selector_action_transformer.cc`,
 `BinaryOpQDQRules`). Conditions: one scale each and the same 8-bit type on both sides; the result of
 a HardSigmoid has the lowest zero point and a range that ends at or below 1, so that saturation at
-the top is the same, too.
+the top is the same, too; or nothing but a Mul between pairs reads it, as in HardSwish.
 
 HardSigmoid's integers are the same, but where a x + b lies between two of them, one level beside.
-HardSwish rounds once more: its gate, to 255 levels.
+What is multiplied is rounded once more: the gate, to 255 levels.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.emit.qlinear_graph import PairGraph
+from bitwright.emit.forms.layers import Array
+from bitwright.emit.qlinear_graph import EIGHT_BITS, PairGraph
 from bitwright.emit.quantized import Quantized
-from bitwright.graph.constants import constant_of, input_at
-from bitwright.graph.editing import remove_nodes
+from bitwright.graph.constants import constant_of, input_at, is_private
+from bitwright.graph.editing import remove_nodes, replace_inputs
 
 __all__ = ["write_hard_gates"]
 
@@ -36,52 +37,96 @@ def write_hard_gates(model: ir.Model) -> int:
 
 
 def _write(graph: PairGraph, node: ir.Node) -> bool:
-    source, result = graph.operand(node.inputs[0]), graph.result(node.outputs[0])
-    if source is None or result is None or source.dtype != result.dtype:
+    source = graph.operand(node.inputs[0])
+    if source is None or source.dtype not in EIGHT_BITS or not _is_float_scale(source):
         return False
-    scales = constant_of(source.scale), constant_of(result.scale)
-    whole = source.is_whole and result.is_whole
-    if not whole or any(scale is None or scale.dtype != np.float32 for scale in scales):
-        return False
-    return _WRITERS[node.op_type](graph, node, result)
+    return _WRITERS[node.op_type](graph, node, source)
 
 
-def _write_sigmoid(graph: PairGraph, node: ir.Node, result: Quantized) -> bool:
+def _is_float_scale(numbers: Quantized) -> bool:
+    """Whether integers have one scale, of the type that the integer kernels take."""
+    return numbers.is_whole and numbers.scale.dtype == ir.DataType.FLOAT
+
+
+def _may_follow(source: Quantized, result: Quantized | None) -> bool:
+    return result is not None and result.dtype == source.dtype and _is_float_scale(result)
+
+
+def _write_sigmoid(graph: PairGraph, node: ir.Node, source: Quantized) -> bool:
     alpha = node.attributes.get_float("alpha", 0.2)
     beta = node.attributes.get_float("beta", 0.5)
-    scale, zero = constant_of(result.scale), constant_of(result.zero_point)
-    assert scale is not None and zero is not None
-    step, lowest = scale.item(), np.iinfo(zero.dtype).min
-    if min(alpha, beta) <= 0 or zero.item() != lowest or 255 * step > 1 + step / 2:
+    gate = node.outputs[0]
+    if min(alpha, beta) <= 0:
         return False
-    (quantizer,) = graph.quantizers(node.outputs[0])
-    parameters = graph.parameters(f"{node.name}_gate", step / alpha, zero)
-    gate = _add_offset(graph, node, beta / alpha, zero)
-    gate_node = gate.producer()
-    for index, value in enumerate((gate, *parameters)):
-        quantizer.replace_input_with(index, value)
-    assert gate_node is not None
+    result = graph.result(gate)
+    if result is None and _is_factor(graph, gate, source):
+        gate.replace_all_uses_with(_write_gate(graph, node, alpha, beta, source))
+        remove_nodes([node])
+        return True
+    if result is None or not _may_follow(source, result):
+        return False
+    scale, zero = constant_of(result.scale), constant_of(result.zero_point)
+    lowest = _lowest(source)
+    if scale is None or zero is None or zero.item() != lowest.item():
+        return False
+    if 255 * scale.item() > 1 + scale.item() / 2:
+        return False
+    (quantizer,) = graph.quantizers(gate)
+    total = _add_offset(graph, node, beta / alpha, lowest)
+    parameters = graph.parameters(f"{node.name}_gate", scale.item() / alpha, lowest)
+    replace_inputs(quantizer, [total, *parameters])
     remove_nodes([node])
     return True
 
 
-def _write_swish(graph: PairGraph, node: ir.Node, result: Quantized) -> bool:
-    zero = constant_of(result.zero_point)
-    assert zero is not None
-    lowest = np.asarray(np.iinfo(zero.dtype).min, zero.dtype)
-    name = f"{node.name}_gate"
-    shape = node.outputs[0].shape
-    total = _add_offset(graph, node, 3.0, lowest)
+def _is_factor(graph: PairGraph, gate: ir.Value, source: Quantized) -> bool:
+    """Whether a value is only multiplied, between pairs, with another tensor."""
+    if not is_private(gate):
+        return False
+    ((product, index),) = gate.uses()
+    if product.op_type != "Mul" or product.domain:
+        return False
+    other = graph.operand(product.inputs[1 - index])
+    return _may_follow(source, other) and _may_follow(source, graph.result(product.outputs[0]))
+
+
+def _write_swish(graph: PairGraph, node: ir.Node, source: Quantized) -> bool:
+    if not _may_follow(source, graph.result(node.outputs[0])):
+        return False
+    gate = _write_gate(graph, node, 1 / 6, 0.5, source)
+    node.op_type, node.version = "Mul", None
+    replace_inputs(node, [node.inputs[0], gate])
+    return True
+
+
+_WRITERS = {"HardSigmoid": _write_sigmoid, "HardSwish": _write_swish}
+
+
+def _lowest(numbers: Quantized) -> Array:
+    """Return the lowest integer of a type, as a zero point."""
+    assert numbers.dtype is not None
+    dtype = numbers.dtype.numpy()
+    return np.asarray(np.iinfo(dtype).min, dtype)
+
+
+def _write_gate(
+    graph: PairGraph, node: ir.Node, alpha: float, beta: float, source: Quantized
+) -> ir.Value:
+    """Return the HardSigmoid of what a node reads, rounded to 255 levels."""
+    name, shape, lowest = f"{node.name}_gate", node.outputs[0].shape, _lowest(source)
     integers = graph.insert(
         node,
         "QuantizeLinear",
-        [total, *graph.parameters(name, 6 / 255, lowest)],
+        [
+            _add_offset(graph, node, beta / alpha, lowest),
+            *graph.parameters(name, 1 / alpha / 255, lowest),
+        ],
         name=f"{name}_QuantizeLinear",
         output=f"{name}_quantized",
-        dtype=result.dtype,
+        dtype=source.dtype,
         shape=shape,
     )
-    gate = graph.insert(
+    return graph.insert(
         node,
         "DequantizeLinear",
         [integers, *graph.parameters(f"{name}_share", 1 / 255, lowest)],
@@ -90,16 +135,9 @@ def _write_swish(graph: PairGraph, node: ir.Node, result: Quantized) -> bool:
         dtype=ir.DataType.FLOAT,
         shape=shape,
     )
-    node.op_type, node.version = "Mul", None
-    node.resize_inputs(2)
-    node.replace_input_with(1, gate)
-    return True
 
 
-_WRITERS = {"HardSigmoid": _write_sigmoid, "HardSwish": _write_swish}
-
-
-def _add_offset(graph: PairGraph, node: ir.Node, offset: float, zero: np.ndarray) -> ir.Value:
+def _add_offset(graph: PairGraph, node: ir.Node, offset: float, zero: Array) -> ir.Value:
     """Return what a node reads plus a constant, which is dequantized as the kernel wants it."""
     name = f"{node.name}_offset"
     highest = np.asarray(np.iinfo(zero.dtype).max, zero.dtype)
