@@ -13,6 +13,7 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
+from bitwright.decide.ops.integer_kernels import is_faster_dense
 from bitwright.decide.placement.kernels import (
     Work,
     dequantize_work,
@@ -23,7 +24,7 @@ from bitwright.decide.placement.kernels import (
 
 __all__ = ["MicroNet", "chain_of", "micro_nets"]
 
-_HEAD = '<ir_version: 9, opset_import: ["" : 20]> net'
+_HEAD = '<ir_version: 9, opset_import: ["" : {}]> net'
 _SCALE = 0.05
 _PART = "__"
 """Stands between the name of a node and that of a part of it."""
@@ -62,6 +63,7 @@ class _Net:
     forms: tuple[Form, ...] = _BOTH
     integers: str = ""
     """The body in integers, where their form is another one."""
+    opset: int = 18
 
 
 def micro_nets() -> Iterator[MicroNet]:
@@ -85,7 +87,7 @@ def chain_of(length: int) -> MicroNet:
 
 
 def _write(net: _Net, form: Form) -> MicroNet:
-    shaped = onnx.shape_inference.infer_shapes(_parse(net.body, net.tensors), strict_mode=True)
+    shaped = onnx.shape_inference.infer_shapes(_parse(net.body, net), strict_mode=True)
     works: dict[str, Work] = {}
     for node in ir.from_proto(shaped).graph:
         in_integers = form == "integers" or (form == "borders" and node.name == "b")
@@ -95,7 +97,7 @@ def _write(net: _Net, form: Form) -> MicroNet:
         if form == "borders" and node.name == "b" and node.inputs[0] is not None:
             works[f"{node.inputs[0].name}_Q"] = quantize_work(node.inputs[0])
             works["b_DQ"] = dequantize_work(node.outputs[0])
-    model = _parse((form == "integers" and net.integers) or net.body, net.tensors)
+    model = _parse((form == "integers" and net.integers) or net.body, net)
     if form != "float":
         model = _with_pairs(model, None if form == "integers" else "b")
     rng = np.random.default_rng(0)
@@ -108,11 +110,12 @@ def _write(net: _Net, form: Form) -> MicroNet:
     return MicroNet(f"{form}: {net.body} {sizes}", ir.from_proto(model), works, inputs)
 
 
-def _parse(body: str, tensors: Mapping[str, Shape]) -> onnx.ModelProto:
+def _parse(body: str, net: _Net) -> onnx.ModelProto:
     """Read a body in ONNX's text format; its weights are random."""
+    tensors, head = net.tensors, _HEAD.format(net.opset)
     read = {name for name in tensors if re.search(rf"\b{name}\b", body)}
     given = ", ".join(f"float{list(tensors[x])} {x}" for x in sorted(read) if x[0] == "x")
-    model = onnx.parser.parse_model(f"{_HEAD} ({given}) => (float y) {{ {body} }}")
+    model = onnx.parser.parse_model(f"{head} ({given}) => (float y) {{ {body} }}")
     model.graph.output[0].type.tensor_type.ClearField("shape")
     rng = np.random.default_rng(0)
     for name in sorted(name for name in read if name[0] != "x"):
@@ -193,22 +196,19 @@ def _image(step: str, channels: int, size: int, **options: Any) -> _Net:
 
 
 def _convolution(
-    given: tuple[int, ...], forms: tuple[Form, ...] = _BOTH, dense: bool = False
+    given: tuple[int, ...], forms: tuple[Form, ...] = _BOTH, *, alone: bool = False
 ) -> _Net:
     channels, results, window, group, size, stride = given
     edges = f"pads = [{', '.join([str(window // 2)] * 4)}], strides = [{stride}, {stride}]"
-    return _image(
-        f"b = Conv<{edges}, group = {group}>(a, w)",
-        channels,
-        size,
-        results=results,
-        weights={
-            "w": (results, channels // group, window, window),
-            "k": (results, channels, window, window),
-        },
-        forms=forms,
-        integers=f"b = Conv<{edges}>(a, k)" if dense else "",
-    )
+    kernel = (window, window)
+    weights = {"w": (results, channels // group, *kernel), "k": (results, channels, *kernel)}
+    if alone:  # between others its channels would be padded
+        shapes = {"x": (1, channels, size, size), **weights}
+        return _Net(f"y = Conv<{edges}, group = {group}>(x, w)", shapes, _INTEGERS)
+    dense = f"b = Conv<{edges}>(a, k)" if is_faster_dense(group, channels, results) else ""
+    step = f"b = Conv<{edges}, group = {group}>(a, w)"
+    options = {"results": results, "weights": weights, "forms": forms, "integers": dense}
+    return _image(step, channels, size, **options)
 
 
 def _convolutions() -> Iterator[_Net]:
@@ -224,18 +224,18 @@ def _convolutions() -> Iterator[_Net]:
                                     (480, 3, 7, 1), (960, 3, 7, 1), (64, 5, 28, 1)):  # fmt: skip
         yield _convolution((c, c, window, c, size, stride))
     for c, window, size in ((24, 3, 28), (72, 3, 28), (120, 5, 14), (40, 3, 56), (72, 5, 14)):
-        yield _convolution((c, c, window, c, size, 1), _INTEGERS)
-    for c, group, size in ((64, 4, 28), (128, 4, 14), (128, 8, 14), (256, 8, 14), (512, 8, 7)):
-        yield _convolution((c, c, 3, group, size, 1), dense=c // group <= 16 and c <= 64)
-    for c, group, size in ((32, 4, 28), (32, 8, 28), (64, 16, 14), (128, 32, 14)):
-        yield _convolution((c, c, 3, group, size, 1), dense=True)
+        yield _convolution((c, c, window, c, size, 1), alone=True)
+    for c, group, size in ((64, 4, 28), (128, 4, 14), (128, 8, 14), (256, 8, 14), (512, 8, 7),
+                           (32, 4, 28), (32, 8, 28), (64, 16, 14), (128, 32, 14)):  # fmt: skip
+        yield _convolution((c, c, 3, group, size, 1))
     for c, group, size in ((58, 58, 28), (58, 58, 14), (96, 24, 14), (256, 32, 14), (480, 20, 7)):
         yield _convolution((c, c, 3, group, size, 1), _FLOAT)
-    yield _convolution((256, 256, 3, 32, 14, 1), _INTEGERS)
-    yield _convolution((256, 256, 3, 16, 14, 1), _INTEGERS)
+    for c, group, size in ((256, 16, 14), (256, 32, 14), (128, 2, 28), (512, 32, 7)):
+        yield _convolution((c, c, 3, group, size, 1), _INTEGERS)
     for c, d, window, size in ((18, 18, 3, 28), (63, 64, 1, 28), (42, 42, 3, 14), (126, 96, 1, 14),
                                (30, 30, 3, 28), (90, 64, 1, 28)):  # fmt: skip
-        yield _convolution((c, d, window, 1, size, 1))
+        yield _convolution((c, d, window, 1, size, 1), _FLOAT)
+        yield _convolution((c, d, window, 1, size, 1), alone=True)
     for c, length in ((32, 256), (128, 128), (256, 64)):
         line: dict[str, Shape] = {"x": (1, c, length), "w": (c, c, 3)}
         yield _Net("y = Conv<pads = [1, 1]>(x, w)", line, _FLOAT)
@@ -265,6 +265,8 @@ def _images() -> Iterator[_Net]:
             kind = pool.format(window, step)
             yield _image(f"b = Max{kind}(a)", c, size)
             yield _image(f"b = Average{kind}(a)", c, size, forms=_FLOAT)
+            if c % 16:
+                yield _image(f"b = Average{kind}(a)", c, size, forms=_FLOAT, opset=19)
         yield _image("b = GlobalAveragePool(a)", c, size)
         if c % 16 == 0:
             padded = "AveragePool<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>"
@@ -319,7 +321,7 @@ def _elements() -> Iterator[_Net]:
         for op in ("Relu", "HardSigmoid", "Erf", "Tanh", "Exp"):
             yield _Net(f"y = {op}(x)", tensors, _FLOAT)
         yield _Net("y = Sigmoid(x)", tensors)
-        yield _Net("y = Gelu(x)", tensors, _FLOAT)
+        yield _Net("y = Gelu(x)", tensors, _FLOAT, opset=20)
         yield _Net("y = LeakyRelu(x)", tensors, _INTEGERS)
         yield _Net(norm, tensors, _FLOAT)
         yield _Net("y = Softmax<axis = -1>(x)", tensors)

@@ -68,7 +68,8 @@ CONVOLUTIONS = [
     (32, 32, 3, 32, "conv_depthwise", "qconv_depthwise"),
     (18, 18, 3, 18, "conv_columns_grouped", "qconv_depthwise_plain"),
     (32, 32, 3, 2, "conv_grouped", "qconv"),
-    (96, 96, 3, 3, "conv_grouped", "qconv_columns_grouped"),
+    (96, 96, 3, 3, "conv_grouped", "qconv"),
+    (256, 256, 3, 4, "conv_grouped", "qconv_columns_grouped"),
     (32, 32, 3, 4, "conv_columns_grouped", "qconv"),
     (48, 96, 3, 3, "conv_grouped", "qconv"),
     (32, 48, 3, 2, "conv_columns_grouped", "qconv"),
@@ -219,3 +220,27 @@ def test_a_border_between_convolutions_costs_layouts_as_well():
     assert dequantize_work(value).kernel == "dequantize_image"
     flat = ir.val("x", shape=[1, 128, 64])
     assert quantize_work(flat) == Work("quantize", 0, 8192, 8192)
+
+
+@pytest.mark.parametrize(("opset", "kernel"), [(18, "pool"), (19, "pool_average_19")])
+def test_an_average_of_a_late_opset_has_another_kernel(opset, kernel):
+    x, y = (ir.val(name, ir.DataType.FLOAT, [1, 24, 8, 8]) for name in "xy")
+    node = ir.node("AveragePool", [x], {"kernel_shape": [2, 2]}, outputs=[y])
+    ir.Graph([x], [y], nodes=[node], opset_imports={"": opset})
+    assert float_work(node).kernel == kernel
+
+
+def test_channels_between_convolutions_are_padded():
+    """As `emit/forms/padded_channels` writes them."""
+    text = BODY.format("c = Conv(x, w) d = Conv<group=24, pads=[1,1,1,1]>(c, v) y = Conv(d, u)")
+    model = model_of(text, w=(24, 16, 1, 1), v=(24, 1, 3, 3), u=(16, 24, 1, 1))
+    first, depthwise, last = model.graph
+    assert integer_work(first) == Work("qconv_pointwise", 64 * 32 * 16, 1024, 64 * 32)
+    assert integer_work(depthwise) == Work("qconv_depthwise", 64 * 32 * 9, 64 * 32, 64 * 32)
+    assert integer_work(last) == Work("qconv_pointwise", 64 * 16 * 32, 64 * 32, 1024)
+
+
+def test_channels_that_others_read_are_not_padded():
+    text = BODY.format("c = Conv(x, w) d = Conv<group=24>(c, v) y = Transpose<perm=[0,2,3,1]>(d)")
+    model = model_of(text, w=(24, 16, 1, 1), v=(24, 1, 1, 1))
+    assert integer_work(model.graph[1]).kernel == "qconv_depthwise_plain"

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from bitwright.decide.ops import OPERATORS
+from bitwright.decide.ops.integer_kernels import is_depthwise, is_faster_dense, padded_channels
 from bitwright.decide.placement.shapes import shape_of, sizes_of
 from bitwright.targets.costs import Work
 
@@ -45,8 +47,26 @@ class _Convolution(NamedTuple):
     written: int
 
     @property
+    def channels(self) -> int:
+        return self.inputs * self.group
+
+    @property
     def depthwise(self) -> bool:
-        return self.group > 1 and self.inputs == 1 and self.outputs == self.group
+        return is_depthwise(self.group, self.channels, self.outputs)
+
+    @property
+    def is_faster_dense(self) -> bool:
+        return is_faster_dense(self.group, self.channels, self.outputs)
+
+    def padded(self, channels: int, outputs: int) -> _Convolution:
+        """Return it with channels of zeros."""
+        return self._replace(
+            inputs=1 if self.depthwise else channels,
+            group=outputs if self.depthwise else 1,
+            outputs=outputs,
+            read=self.read * channels // max(self.channels, 1),
+            written=self.written * outputs // max(self.outputs, 1),
+        )
 
     @property
     def fits_blocks(self) -> bool:
@@ -121,13 +141,6 @@ _FLOAT: tuple[_Row, ...] = (
 )
 
 
-def _is_faster_dense(c: _Convolution) -> bool:
-    # It takes `group` times the multiply-adds, but no columns.
-    channels = c.inputs * c.group
-    few = (c.inputs <= 8 and channels <= 128) or (c.inputs <= 16 and channels <= 64)
-    return few and not _needs_columns(channels, c.outputs)
-
-
 def _needs_columns(inputs: int, outputs: int) -> bool:
     return outputs < 16 or outputs % 4 > 0 or inputs % 4 > 0
 
@@ -135,7 +148,7 @@ def _needs_columns(inputs: int, outputs: int) -> bool:
 _INTEGER: tuple[_Row, ...] = (
     (lambda c: c.depthwise and c.outputs % 16 == 0, _blocks("qconv_depthwise")),
     (lambda c: c.depthwise, _columns("qconv_depthwise_plain")),
-    (lambda c: c.group > 1 and _is_faster_dense(c), _dense("qconv")),
+    (lambda c: c.is_faster_dense and not _needs_columns(c.channels, c.outputs), _dense("qconv")),
     (lambda c: c.group > 1, _columns("qconv_columns_grouped", BLOCK)),
     (lambda c: c.inputs < 4, _columns("qconv_few_channels", BLOCK)),
     (lambda c: _needs_columns(c.inputs, c.outputs), _columns("qconv_columns", BLOCK)),
@@ -151,7 +164,46 @@ def float_convolution(node: ir.Node) -> Work | None:
 
 def integer_convolution(node: ir.Node) -> Work | None:
     """Return the work of a Conv in integers, in its cheapest exact form."""
-    return _first(_INTEGER, _of(node))
+    conv = _of(node)
+    if conv is not None and (conv.group == 1 or conv.depthwise):
+        result = _padded(node.outputs[0], conv.outputs)
+        conv = conv.padded(_padded(node.inputs[0], conv.channels), result)
+    return _first(_INTEGER, conv)
+
+
+def _padded(value: ir.Value | None, channels: int) -> int:
+    """Return with how many channels a tensor is read that only convolutions write and read."""
+    around = _convolutions_around(value)
+    if around is None:
+        return channels
+    depthwise = any(conv.attributes.get_int("group", 1) == channels > 1 for conv in around)
+    return padded_channels(channels, depthwise=depthwise)
+
+
+def _convolutions_around(value: ir.Value | None) -> list[ir.Node] | None:
+    """Return who writes and reads a tensor, through what works channel by channel; None: others."""
+    writer = None if value is None else value.producer()
+    while writer is not None and writer.op_type != "Conv":
+        source = writer.inputs[0] if _is_channelwise(writer) else None
+        writer = None if source is None else source.producer()
+    if writer is None or value is None:
+        return None
+    found, values = [writer], [value]
+    for read in values:
+        if read.is_graph_output() or not read.uses():
+            return None
+        readers = dict.fromkeys(use.node for use in read.uses())
+        if not all(reader.op_type == "Conv" or _is_channelwise(reader) for reader in readers):
+            return None
+        found += [reader for reader in readers if reader.op_type == "Conv"]
+        results = [reader.outputs[0] for reader in readers if reader.op_type != "Conv"]
+        values += [result for result in results if result not in values]
+    return found
+
+
+def _is_channelwise(node: ir.Node) -> bool:
+    rule = OPERATORS.get(node.op_type)
+    return rule is not None and bool(rule.elementwise or rule.pool)
 
 
 def transposed_convolution(node: ir.Node) -> Work | None:

@@ -45,7 +45,7 @@ KERNELS = tuple(
     # Float
     "conv_blocked conv_pointwise conv_depthwise conv_grouped conv_few_channels conv_columns "
     "conv_columns_grouped conv_transpose gemm gemm_row matmul recurrent "
-    "pool_blocked pool global_pool_blocked global_pool "
+    "pool_blocked pool pool_average_19 global_pool_blocked global_pool "
     "add multiply_channels activation_cheap activation_dear gelu normalization "
     "softmax softmax_axis reduce_last reduce transpose copy gather "
     "resize_nearest resize_nearest_blocked resize_linear resize_linear_blocked "
@@ -61,6 +61,9 @@ KERNELS = tuple(
 """Every kernel that a node may be answered with; each is a row of every cost table."""
 
 _FUSED = Work("fused")
+_DILATED_AVERAGES = 19
+"""The opset from which an average may have dilations, and has a kernel that is slow without them,
+too."""
 
 
 def float_work(node: ir.Node) -> Work | None:
@@ -197,6 +200,13 @@ def _by_blocks(kernel: str) -> Callable[[ir.Node], str]:
     return lambda node: f"{kernel}_blocked" if in_blocks(node.outputs[0]) else kernel
 
 
+def _average(node: ir.Node) -> str:
+    if in_blocks(node.outputs[0]):
+        return "pool_blocked"
+    opset = {} if node.graph is None else node.graph.opset_imports
+    return "pool_average_19" if opset.get("", 0) >= _DILATED_AVERAGES else "pool"
+
+
 def _resize(node: ir.Node) -> str:
     mode = node.attributes.get_string("mode", "nearest")
     kernel = "resize_nearest" if mode == "nearest" else "resize_linear"
@@ -262,7 +272,8 @@ _FLOAT_KERNELS: dict[str, _Kernel] = {
     **_rows(_by_axis("softmax", "softmax_axis"), "Softmax LogSoftmax"),
     **_rows(_by_axis("reduce_last", "reduce"), "ArgMax ArgMin CumSum ReduceMax ReduceMean"),
     **_rows(_by_axis("reduce_last", "reduce"), "ReduceMin ReduceProd ReduceSum ReduceL2"),
-    **_rows(_by_blocks("pool"), "MaxPool AveragePool LpPool"),
+    **_rows(_by_blocks("pool"), "MaxPool LpPool"),
+    **_rows(_average, "AveragePool"),
     **_rows(_by_blocks("global_pool"), "GlobalAveragePool GlobalMaxPool"),
     **_rows(_resize, "Resize Upsample"),
     **_rows(_multiply, "Mul"),
