@@ -50,18 +50,6 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
 
     Typer makes an option of each field, in the place where the dataclass stands; the command gets
     the dataclass, made of what was typed. A field may be such a group itself.
-
-    >>> from dataclasses import dataclass
-    >>> @dataclass
-    ... class Size:
-    ...     width: int = option("N", "In meters.", default=1)
-    ...     height: int = 2
-    >>> def draw(name: str, *, size: Size, bold: bool = False) -> None:
-    ...     print(name, size)
-    >>> list(inspect.signature(expand_groups(draw)).parameters)
-    ['name', 'width', 'height', 'bold']
-    >>> expand_groups(draw)(name="box", width=5, height=2, bold=True)
-    box Size(width=5, height=2)
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}

@@ -184,11 +184,7 @@ class DataOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleOptions(DataOptions):
-    """Options for samples of the user's own, or random ones.
-
-    >>> SampleOptions(random_data=2, input_shape=["image=1x8"]).source().shapes
-    {'image': (1, 8)}
-    """
+    """Options for samples of the user's own, or random ones."""
 
     random_data: int | None = option(
         "N", "Use N random samples instead of data: shows that it runs, not how well."

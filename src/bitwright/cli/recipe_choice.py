@@ -16,11 +16,7 @@ __all__ = ["RecipeChoice"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeChoice:
-    """A recipe by its name, its file or its target, with `--set` and its short forms.
-
-    >>> RecipeChoice(recipe="int8", op_types="Conv,Gemm").load().select.op_types
-    ('Conv', 'Gemm')
-    """
+    """A recipe by its name, its file or its target, with `--set` and its short forms."""
 
     recipe: str | None = option(
         "NAME|FILE", "A name from 'bitwright recipes', or a file.", autocompletion=complete_recipe

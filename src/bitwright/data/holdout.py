@@ -23,13 +23,6 @@ class HoldoutSplit:
 
     `first` has up to two samples of a stream that was too short for a holdout, and is empty
     otherwise; `evaluation` is whichever of the two there is.
-
-    >>> import numpy as np
-    >>> stream = HoldoutSplit([{"x": np.array(number)} for number in range(10)])
-    >>> [int(sample["x"]) for sample in stream]
-    [0, 1, 2, 3, 4, 5, 6, 8, 9]
-    >>> [int(sample["x"]) for sample in stream.holdout]
-    [7]
     """
 
     def __init__(self, samples: Iterable[Any], *, every: int = _EVERY, most: int = _MOST) -> None:
@@ -97,13 +90,6 @@ def split_samples(samples: Samples, *, most: int = _MOST) -> Split:
     """Divide samples that can be read again into calibration, in two halves, and holdout.
 
     The holdout is that of `HoldoutSplit`; of the rest, every second one is in the first half.
-
-    >>> import numpy as np
-    >>> from bitwright.data import InputSpec, open_data
-    >>> numbers = [{"x": np.float32([number])} for number in range(10)]
-    >>> split = split_samples(open_data(numbers, [InputSpec("x", np.dtype("float32"), (1,))]))
-    >>> [[int(sample["x"][0]) for sample in part] for part in (*split.halves, split.holdout)]
-    [[0, 2, 4, 6, 9], [1, 3, 5, 8], [7]]
     """
 
     def part(index: int) -> int:

@@ -33,10 +33,6 @@ def name_item(
 
     A function `transform` is given the item first. Images become arrays, and what has all but the
     batch dimension gets it, where the model takes one sample at a time.
-
-    >>> spec = InputSpec("x", np.dtype("float32"), ("batch", 2))
-    >>> name_item((np.zeros(2, np.float32), 7), [spec], 0)["x"].shape
-    (1, 2)
     """
     if callable(transform):
         item = transform(item)

@@ -75,14 +75,6 @@ def refer_to(
     """Return references to the samples of files; None where they must be read one after another.
 
     That is for images and for `.npy` files, whose samples are found by their number.
-
-    >>> import tempfile
-    >>> import numpy as np
-    >>> file = Path(tempfile.mkdtemp()) / "x.npy"
-    >>> np.save(file, np.arange(6, dtype=np.float32).reshape(3, 2))
-    >>> found = refer_to(file, [InputSpec("x", np.dtype("float32"), ("n", 2))])
-    >>> found[1].read()["x"].tolist()
-    [[2.0, 3.0]]
     """
     paths = paths_of(data)
     given = data if isinstance(data, list | tuple) else [data]

@@ -24,12 +24,6 @@ class Samples:
 
     `len_hint` is the number of samples where it is known, for a progress bar; `description` says
     what the data is, for a report; `repeatable` tells whether it can be read more than once.
-
-    >>> from bitwright.data import open_data
-    >>> spec = InputSpec("x", np.dtype("float32"), ("batch", 2))
-    >>> samples = open_data([{"x": np.zeros((1, 2), np.float32)}] * 3, [spec], limit=2)
-    >>> len(list(samples)), samples.len_hint, samples.description
-    (2, 2, 'list of samples')
     """
 
     def __init__(
@@ -102,14 +96,6 @@ def cache_samples(samples: Samples, *, max_bytes: int | None = None) -> Samples:
     """Return the samples in a form that can be read again: themselves, or a copy in memory.
 
     A copy of more than `max_bytes`, where given, is refused.
-
-    >>> import numpy as np
-    >>> from bitwright.data import InputSpec, open_data
-    >>> spec = InputSpec("x", np.dtype("float32"), (1, 2))
-    >>> once = open_data(iter([{"x": np.zeros((1, 2), np.float32)}]), [spec])
-    >>> cached = cache_samples(once, max_bytes=1000)
-    >>> len(list(cached)), len(list(cached))
-    (1, 1)
     """
     if samples.repeatable:
         return samples
@@ -143,14 +129,7 @@ def channels_first_specs(
 
 
 def to_channels_last(samples: Samples, channels_last: Collection[str]) -> Samples:
-    """Return the same stream with the arrays for these inputs converted from NCHW to NHWC.
-
-    >>> from bitwright.data import open_data
-    >>> spec = InputSpec("image", np.dtype("float32"), (1, 3, 8, 9))
-    >>> samples = open_data(np.zeros((2, 3, 8, 9), np.float32), [spec])
-    >>> [sample["image"].shape for sample in to_channels_last(samples, {"image"})]
-    [(1, 8, 9, 3), (1, 8, 9, 3)]
-    """
+    """Return the same stream with the arrays for these inputs converted from NCHW to NHWC."""
     if not channels_last:
         return samples
 

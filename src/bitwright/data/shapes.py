@@ -25,14 +25,7 @@ class ShapedData:
 def fix_shapes(
     specs: Sequence[InputSpec], shapes: Shapes | None
 ) -> tuple[tuple[InputSpec, ...], dict[str, int]]:
-    """Return the inputs with the shapes that were given for them, and the sizes of symbols.
-
-    >>> import numpy as np
-    >>> spec = InputSpec("ids", np.dtype("int64"), ("batch", "length"))
-    >>> inputs, sizes = fix_shapes([spec], {"length": 5})
-    >>> print(*inputs, sizes)
-    'ids' int64[batch,5] {'length': 5}
-    """
+    """Return the inputs with the shapes that were given for them, and the sizes of symbols."""
     by_input, symbols = read_shapes(tuple(specs), shapes)
 
     def fixed(spec: InputSpec) -> InputSpec:

@@ -48,9 +48,6 @@ class InputSpec:
 
     A dimension is a number, a symbol (free, but the same everywhere in one sample) or None
     (free). A shape of None means that even the rank is unknown.
-
-    >>> print(InputSpec("image", np.dtype("float32"), ("batch", 1, 8, 8)))
-    'image' float32[batch,1,8,8]
     """
 
     name: str
@@ -140,15 +137,6 @@ def check_sample(
     int64; a float never becomes an integer nor the other way round), shapes must fit, a symbolic
     dimension must have one size within the sample, and floats must be finite. `origin` names the
     file that the sample came from, for the message.
-
-    >>> spec = InputSpec("x", np.dtype("float32"), ("batch", 2))
-    >>> check_sample({"x": [[1.0, 2.0]]}, [spec], 0)["x"].dtype
-    dtype('float32')
-    >>> check_sample({"X": [[1.0, 2.0]]}, [spec], 4)
-    Traceback (most recent call last):
-        ...
-    bitwright.errors.DataError: sample 4 names 'X', which is no input of the model. \
-Did you mean 'x'?
     """
     where = f"sample {index}" if origin is None else f"sample {index} ({origin})"
     if not isinstance(sample, Mapping):
@@ -297,14 +285,6 @@ def split_stack(
        or one array in memory) is cut into batches of one; one file among many is one sample.
 
     Inputs must agree in the number of samples; an input with only one is used for every sample.
-
-    >>> import numpy as np
-    >>> spec = InputSpec("x", np.dtype("float32"), (1, 4))
-    >>> count, samples = split_stack(
-    ...     {"x": np.zeros((10, 4), np.float32)}, [spec], origin="x.npy", lone=True
-    ... )
-    >>> count, next(samples)["x"].shape
-    (10, (1, 4))
     """
     by_name = {spec.name: spec for spec in specs}
     steps = {

@@ -231,11 +231,6 @@ def fill_token_inputs(
 
     The cache is empty before the first, and not part of it afterwards: then it is what the model
     made. `config` is a configuration that says of which size its heads are.
-
-    >>> specs = [InputSpec("input_ids", np.dtype("int64"), (1, "n")),
-    ...          InputSpec("position_ids", np.dtype("int64"), (1, "n"))]
-    >>> fill_token_inputs(np.array([[7, 8]]), specs, done=3)["position_ids"].tolist()
-    [[3, 4]]
     """
     specs, symbols = fix_shapes(specs, shapes)
     heads = Heads() if config is None else Heads.read(config)

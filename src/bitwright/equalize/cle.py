@@ -230,11 +230,6 @@ def bias_divisor(rows: Array, bias: Array) -> float:
     """Return by what a bias is divided when it counts as one more weight of its channel.
 
     It is larger where biases dwarf the weights, which they would else keep from being scaled.
-
-    >>> bias_divisor(np.ones((2, 3)), np.array([0.5, 0.1]))
-    2.0
-    >>> bias_divisor(np.full((2, 3), 0.001), np.array([0.5, 0.1]))
-    20.0
     """
     magnitudes = np.abs(rows)
     smallest = np.where(magnitudes > 0, magnitudes, np.inf).min(axis=1, keepdims=True)

@@ -21,15 +21,7 @@ __all__ = ["StrippedModel", "clone_model", "strip_weights", "to_message", "value
 
 @without_collection()
 def clone_model(model: ir.Model) -> ir.Model:
-    """Return a copy whose graphs, nodes and values are new and whose tensors are shared.
-
-    >>> x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT))
-    >>> original = ir.Model(ir.Graph([x], [x], nodes=[], opset_imports={"": 21}), ir_version=10)
-    >>> clone = clone_model(original)
-    >>> clone.graph.inputs[0].dtype = ir.DataType.FLOAT16
-    >>> original.graph.inputs[0].dtype
-    FLOAT
-    """
+    """Return a copy whose graphs, nodes and values are new and whose tensors are shared."""
     try:
         clone = model.clone()
     except (RuntimeError, ValueError) as error:
@@ -60,14 +52,6 @@ def to_message(
     """Return the message of a model, with these in place of its own; the model is not touched.
 
     A copy of a graph of thousands of nodes takes as long as to write it down.
-
-    >>> x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT))
-    >>> weight = ir.Value(name="w", const_value=ir.tensor([1.0]))
-    >>> graph = ir.Graph([x], [], nodes=[], initializers=[weight], opset_imports={"": 21})
-    >>> model = ir.Model(graph, ir_version=10)
-    >>> message = to_message(model, inputs=[x, value_with_tensor(weight, None)], initializers=[])
-    >>> [value.name for value in message.graph.input], len(message.graph.initializer)
-    (['x', 'w'], 0)
     """
     graph = model.graph
     around: dict[str, Any] = {
@@ -122,10 +106,6 @@ def value_with_tensor(value: ir.Value, tensor: ir.TensorProtocol | None) -> ir.V
     """Return a value of the same name that holds another tensor, or none: then it is an input.
 
     An input needs a type and a shape, which are those of the tensor where the value has none.
-
-    >>> weight = ir.Value(name="w", const_value=ir.tensor([1.0]))
-    >>> value_with_tensor(weight, None).dtype
-    FLOAT
     """
     shown = value.const_value if tensor is None else tensor
     kind, shape = value.type, value.shape

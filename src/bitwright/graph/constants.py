@@ -24,11 +24,7 @@ __all__ = [
 
 
 def input_at(node: ir.Node, index: int) -> ir.Value | None:
-    """Return an input of a node, or None where it is left out.
-
-    >>> input_at(ir.node("Relu", [ir.Value(name="x")]), 2) is None
-    True
-    """
+    """Return an input of a node, or None where it is left out."""
     return node.inputs[index] if index < len(node.inputs) else None
 
 
@@ -37,9 +33,6 @@ def constant_tensor(value: ir.Value | None, *, defaults: bool = False) -> ir.Ten
 
     An initializer that is also a graph input can be overridden by the caller: it counts as constant
     only with `defaults`.
-
-    >>> constant_tensor(ir.Value(name="w", const_value=ir.tensor([1.0, 2.0]))).shape
-    Shape([2])
     """
     if value is None or (value.is_graph_input() and not defaults):
         return None
@@ -52,21 +45,13 @@ def is_constant(value: ir.Value | None) -> bool:
 
 
 def constant_of(value: ir.Value | None, *, defaults: bool = False) -> npt.NDArray[Any] | None:
-    """Return the array of a constant, or None for what is computed; see `constant_tensor`.
-
-    >>> constant_of(ir.Value(name="w", const_value=ir.tensor([1, 2])))
-    array([1, 2])
-    """
+    """Return the array of a constant, or None for what is computed; see `constant_tensor`."""
     tensor = constant_tensor(value, defaults=defaults)
     return None if tensor is None else np.asarray(tensor.numpy())
 
 
 def float_constant_of(value: ir.Value | None) -> npt.NDArray[Any] | None:
-    """Return the array of a floating-point constant, else None.
-
-    >>> float_constant_of(ir.Value(name="w", const_value=ir.tensor([1.0, 2.0])))
-    array([1., 2.], dtype=float32)
-    """
+    """Return the array of a floating-point constant, else None."""
     tensor = constant_tensor(value)
     if tensor is None or not tensor.dtype.is_floating_point():
         return None
@@ -99,12 +84,6 @@ def weight_of(node: ir.Node) -> ProductWeight | None:
 
     A Transpose between the constant and its reader belongs to the reader: that is how a head reads
     the table of its embedding, or an embedding the weight of its head.
-
-    >>> table = ir.Value(name="t", const_value=ir.tensor([[1.0, 2.0]]), shape=ir.Shape([1, 2]))
-    >>> graph = ir.Graph([], [], nodes=[], initializers=[table], opset_imports={"": 21})
-    >>> transpose = ir.node("Transpose", [table])
-    >>> weight_of(ir.node("MatMul", [ir.Value(name="x"), transpose.outputs[0]])).transposed
-    True
     """
     looked_up = node.op_type == "Gather"
     if node.domain or not (looked_up or node.op_type in _PRODUCTS):

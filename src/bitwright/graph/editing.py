@@ -42,12 +42,7 @@ Content = npt.NDArray[Any] | np.generic | ir.TensorProtocol
 
 
 def graph_of(value: ir.Value) -> ir.Graph:
-    """Return the graph that a value is made in.
-
-    >>> graph_of(ir.Value(name="x"))
-    Traceback (most recent call last):
-    bitwright.errors.ModelError: tensor 'x' belongs to no graph of the model.
-    """
+    """Return the graph that a value is made in."""
     producer = value.producer()
     graph = value.graph if producer is None else producer.graph
     if not isinstance(graph, ir.Graph):
@@ -56,11 +51,7 @@ def graph_of(value: ir.Value) -> ir.Graph:
 
 
 def like(value: ir.Value, name: str | None = None) -> ir.Value:
-    """Return a new value of the same type and shape.
-
-    >>> like(ir.Value(name="x", shape=ir.Shape([2])), "y").shape
-    Shape([2])
-    """
+    """Return a new value of the same type and shape."""
     # A copy: setting `dtype` of a value writes into its type.
     return ir.Value(name=name, type=copy(value.type), shape=value.shape)
 
@@ -74,11 +65,6 @@ def add_initializer(
     """Add a constant to a graph, under this name or a free one like it.
 
     With names=None the caller knows that the name is free.
-
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
-    >>> names = NameScope(ir.Model(graph, ir_version=10))
-    >>> add_initializer(graph, names, "scale", np.float32(0.5)).const_value.dtype
-    FLOAT
     """
     fresh = name if names is None else names.fresh(name)
     tensor = _tensor_of(content)
@@ -108,15 +94,7 @@ def insert_before(
     *,
     domain: str = "",
 ) -> ir.Value:
-    """Add a node right before another one, and return its output.
-
-    >>> x, y = ir.Value(name="x"), ir.Value(name="y")
-    >>> last = ir.node("Relu", [x])
-    >>> graph = ir.Graph([x], [], nodes=[last], opset_imports={"": 21})
-    >>> _ = insert_before(last, "Neg", [x], y, "minus")
-    >>> [node.op_type for node in graph]
-    ['Neg', 'Relu']
-    """
+    """Add a node right before another one, and return its output."""
     assert place.graph is not None
     node = ir.node(op_type, inputs, attributes, domain=domain, outputs=[output], name=name)
     place.graph.insert_before(place, node)
@@ -179,14 +157,6 @@ def insert_behind_value(
     """Add a node that reads a node's output, and writes it anew for all who read it before.
 
     The result takes over the name; `renamed` is what the output before it is called from then on.
-
-    >>> x = ir.Value(name="x")
-    >>> first = ir.node("Relu", [x])
-    >>> first.outputs[0].name = "y"
-    >>> graph = ir.Graph([x], first.outputs, nodes=[first], opset_imports={"": 21})
-    >>> _ = insert_behind_value(first.outputs[0], "Neg", [], renamed="y_positive", name="minus")
-    >>> [node.outputs[0].name for node in graph], graph.outputs[0].name
-    (['y_positive', 'y'], 'y')
     """
     producer = value.producer()
     assert producer is not None and producer.graph is not None
@@ -210,14 +180,7 @@ def replace_inputs(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:
 
 
 def replace_value(old: ir.Value, new: ir.Value) -> None:
-    """Let a value take another one's place: its readers, its name, and what is known about it.
-
-    >>> x, y = ir.Value(name="x"), ir.Value(name="y")
-    >>> reader = ir.node("Relu", [x])
-    >>> replace_value(x, y)
-    >>> reader.inputs[0] is y, y.name
-    (True, 'x')
-    """
+    """Let a value take another one's place: its readers, its name, and what is known about it."""
     new.shape = old.shape if old.shape is not None else new.shape
     new.type = old.type if old.type is not None else new.type
     old.replace_all_uses_with(new, replace_graph_outputs=True)
@@ -286,15 +249,7 @@ def remove_unused_initializers(model: ir.Model) -> list[str]:
 
 
 def remove_unused_nodes(model: ir.Model) -> None:
-    """Remove the nodes whose outputs nothing reads, and the constants that only they read.
-
-    >>> x, y = ir.Value(name="x"), ir.Value(name="y")
-    >>> nodes = [ir.node("Relu", [x], outputs=[y]), ir.node("Neg", [y])]
-    >>> model = ir.Model(ir.Graph([x], [y], nodes=nodes, opset_imports={"": 21}), ir_version=10)
-    >>> remove_unused_nodes(model)
-    >>> [node.op_type for node in model.graph]
-    ['Relu']
-    """
+    """Remove the nodes whose outputs nothing reads, and the constants that only they read."""
     with _training_norms_kept(model):
         RemoveUnusedNodesPass()(model)
         while _release_dead_readers(model):

@@ -10,14 +10,7 @@ __all__ = ["NameScope"]
 
 
 class NameScope:
-    """All names of a model, values and nodes at every level, and new ones beside them.
-
-    >>> x = ir.Value(name="x")
-    >>> graph = ir.Graph([x], [x], nodes=[], opset_imports={"": 21})
-    >>> scope = NameScope(ir.Model(graph, ir_version=10))
-    >>> scope.fresh("x_scale"), scope.fresh("x"), scope.fresh("x")
-    ('x_scale', 'x_1', 'x_2')
-    """
+    """All names of a model, values and nodes at every level, and new ones beside them."""
 
     def __init__(self, model: ir.Model) -> None:
         self._taken = {""}

@@ -22,13 +22,6 @@ class PortableModel:
 
     Tensors travel beside the graph, as arrays: one message cannot have more than 2 GB, and arrays
     are shared by all workers of a machine.
-
-    >>> import pickle
-    >>> weight = ir.Value(name="w", const_value=ir.tensor(np.arange(1000.0)))
-    >>> graph = ir.Graph([], [], nodes=[], initializers=[weight], opset_imports={"": 21})
-    >>> there = pickle.loads(pickle.dumps(PortableModel(ir.Model(graph, ir_version=10))))
-    >>> float(there.model.graph.initializers["w"].const_value.numpy()[-1])
-    999.0
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -82,9 +75,5 @@ def carry_model(model: Any) -> Any:
 
 
 def carried_model(model: Any) -> Any:
-    """Return the model that travelled.
-
-    >>> carried_model(carry_model("model.onnx"))
-    'model.onnx'
-    """
+    """Return the model that travelled."""
     return model.model if isinstance(model, PortableModel) else model

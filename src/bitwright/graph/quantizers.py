@@ -32,12 +32,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizationParameters:
-    """The scale and zero point of integers, as a graph has them: number = (integer - zero) * scale.
-
-    >>> scale = ir.Value(name="scale", const_value=ir.tensor([0.5]))
-    >>> QuantizationParameters(scale, None).dequantize(np.array([3, 4]))
-    array([1.5, 2. ], dtype=float32)
-    """
+    """The scale and zero point of integers in a graph: number = (integer - zero) * scale."""
 
     scale: ir.Value
     zero_point: ir.Value | None

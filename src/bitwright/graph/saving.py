@@ -57,11 +57,6 @@ def check_destination(
 
     Neither the model `source` nor a file of `others`, which the job reads or writes too, is
     overwritten; None stands for a file that was not given.
-
-    >>> check_destination("no_such_folder/model.onnx")
-    Traceback (most recent call last):
-    bitwright.errors.OutputError: there is no folder 'no_such_folder' to write 'model.onnx' in; \
-create it or choose another.
     """
     target = Path(path)
     if not target.name or target.is_dir():

@@ -108,13 +108,7 @@ def assume_types(model: ir.Model, dtype: ir.DataType) -> None:
 
 
 def static_shape(value: ir.Value) -> tuple[int, ...] | None:
-    """Return the shape if every dimension is a known number, else None.
-
-    >>> static_shape(ir.Value(name="x", shape=ir.Shape([1, 3])))
-    (1, 3)
-    >>> static_shape(ir.Value(name="x", shape=ir.Shape(["n", 3]))) is None
-    True
-    """
+    """Return the shape if every dimension is a known number, else None."""
     shape = value.shape
     if shape is None and value.const_value is not None:
         shape = shape_of(value.const_value)
@@ -156,11 +150,7 @@ def _with_sizes(shape: ir.Shape, sizes: Mapping[str, int], *, keep: bool) -> ir.
 
 
 def element_type(value: ir.Value) -> ir.DataType | None:
-    """Return the element type of a tensor, or None where it is unknown or no tensor.
-
-    >>> element_type(ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT16)))
-    FLOAT16
-    """
+    """Return the element type of a tensor, or None where it is unknown or no tensor."""
     if value.type is not None and not isinstance(value.type, ir.TensorType):
         return None
     if value.dtype is not None and value.dtype != ir.DataType.UNDEFINED:

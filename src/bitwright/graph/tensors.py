@@ -118,9 +118,6 @@ def row_reader(tensor: ir.TensorProtocol) -> Callable[[int, int], npt.NDArray[An
     """Return what reads rows of a matrix, from one to before another; from its file if it has one.
 
     Nothing stays mapped, and threads may read at once.
-
-    >>> row_reader(ir.tensor(np.eye(3)))(1, 2)
-    array([[0., 1., 0.]])
     """
     if not isinstance(tensor, ir.ExternalTensor):
         array = tensor.numpy()
@@ -180,12 +177,6 @@ def serialized_size(model: ir.Model) -> int:
     """Return about how many bytes the model takes when it is written, with all of its tensors.
 
     Tensors are counted exactly; a node counts as a flat 200 bytes.
-
-    >>> import numpy as np
-    >>> weight = ir.Value(name="w", const_value=ir.tensor(np.zeros(1000, np.float32)))
-    >>> graph = ir.Graph([], [], nodes=[], initializers=[weight], opset_imports={"": 21})
-    >>> serialized_size(ir.Model(graph, ir_version=10))
-    4000
     """
     nodes = sum(1 for _ in model.graph.all_nodes())
     return 200 * nodes + sum(slot.tensor.nbytes for slot in tensor_slots(model))

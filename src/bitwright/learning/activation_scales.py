@@ -28,13 +28,6 @@ class ActivationScales:
 
     Args:
         smallest: the names of the scales that learn, and how small each factor may become.
-
-    >>> scales = ActivationScales({"x": 0.5})
-    >>> quantizer = FakeQuantizer(torch.tensor(0.5), torch.tensor(0), -128, 127)
-    >>> scales.quantize("x", torch.tensor([0.3, 99.0]), quantizer)
-    tensor([ 0.5000, 63.5000], grad_fn=<MulBackward0>)
-    >>> scales.factors()
-    {'x': 1.0}
     """
 
     def __init__(self, smallest: Mapping[str, float], device: str = "cpu") -> None:

@@ -21,13 +21,7 @@ RATE = 0.01
 
 
 class AdaQuantLearner(StraightThroughLearner):
-    """The weights and biases of a segment, and those scales that may learn.
-
-    >>> quantizer = FakeQuantizer(torch.tensor(0.5), torch.tensor(0), -128, 127)
-    >>> learner = AdaQuantLearner({"w": (torch.tensor([0.3, 0.6]), quantizer)}, AdaQuant())
-    >>> learner.hard()["w"]
-    tensor([0.5000, 0.5000])
-    """
+    """The weights and biases of a segment, and those scales that may learn."""
 
     def __init__(
         self,

@@ -42,13 +42,7 @@ class Bias(NamedTuple):
 
 
 class AdaRoundLearner(Learner):
-    """The roundings of a segment's weights, and the biases that make up for them.
-
-    >>> quantizer = FakeQuantizer(torch.tensor(0.5), torch.tensor(0), -128, 127)
-    >>> learner = AdaRoundLearner({"w": (torch.tensor([0.3, 0.6]), quantizer)}, AdaRound())
-    >>> learner.hard()["w"]
-    tensor([0.5000, 0.5000])
-    """
+    """The roundings of a segment's weights, and the biases that make up for them."""
 
     def __init__(
         self,

@@ -37,11 +37,7 @@ Round = Callable[[torch.Tensor], torch.Tensor]
 
 
 class RoundHalfToEven(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
-    """Round to the nearest integer, ties to even; the gradient passes as if nothing had happened.
-
-    >>> RoundHalfToEven.apply(torch.tensor([0.5, 1.5]))
-    tensor([0., 2.])
-    """
+    """Round to the nearest integer, ties to even; the gradient passes as it is."""
 
     @staticmethod
     def forward(ctx: Any, t: torch.Tensor) -> torch.Tensor:
@@ -83,11 +79,7 @@ def dequantize(
     zero_point: torch.Tensor,
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Return (tensor - zero_point) * scale, in the type of the scale if no other is given.
-
-    >>> dequantize(torch.tensor([13, 0]), torch.tensor(0.5), torch.tensor(10))
-    tensor([ 1.5000, -5.0000])
-    """
+    """Return (tensor - zero_point) * scale, in the type of the scale if no other is given."""
     work = _work_type(tensor)
     values = (tensor.to(work) - zero_point.to(work)) * scale.to(work)
     return values.to(dtype or scale.dtype)
@@ -105,11 +97,6 @@ def fake_quantize(
 
     A scale that learns gets the gradient of a learned step size (LSQ, Esser et al. 2020, eq. 3):
     it is what the straight-through estimate gives.
-
-    >>> x = torch.tensor([0.3, 100.0], requires_grad=True)
-    >>> y = fake_quantize(x, torch.tensor(0.25), torch.tensor(0), -128, 127)
-    >>> y.tolist(), torch.autograd.grad(y.sum(), x)[0].tolist()
-    ([0.25, 31.75], [1.0, 0.0])
     """
     plain = rounding is _STRAIGHT and {tensor.dtype, scale.dtype} == {torch.float32}
     if plain and not scale.requires_grad:
@@ -143,12 +130,7 @@ class _FakeQuantize(torch.autograd.Function):  # type: ignore[misc]  # torch is 
 
 
 class FakeQuantizer(NamedTuple):
-    """A scale and zero point in a shape that broadcasts over a tensor, and the ends of the type.
-
-    >>> quantizer = FakeQuantizer(torch.tensor(0.5), torch.tensor(0), -128, 127)
-    >>> quantizer.nearest(torch.tensor([0.3, 99.0]))
-    tensor([ 0.5000, 63.5000])
-    """
+    """A scale and zero point in a shape that broadcasts over a tensor, and the ends of the type."""
 
     scale: torch.Tensor
     zero_point: torch.Tensor
@@ -206,11 +188,7 @@ def soft_rounding(alpha: torch.Tensor) -> torch.Tensor:
 
 
 def rounding_for(fraction: torch.Tensor) -> torch.Tensor:
-    """Return the alpha whose soft rounding is this fraction of a step, from 0 up to 1.
-
-    >>> round(float(soft_rounding(rounding_for(torch.tensor(0.3)))), 6)
-    0.3
-    """
+    """Return the alpha whose soft rounding is this fraction of a step, from 0 up to 1."""
     return -torch.log((ZETA - GAMMA) / (fraction - GAMMA) - 1)
 
 

@@ -124,15 +124,7 @@ class LayerError:
 
 
 class GramError(LayerError):
-    """The exact error, from the second moment (Gram matrix) of the layer's inputs.
-
-    >>> import onnx_ir as ir
-    >>> node = Attributes(ir.node("MatMul", []), opset=21)
-    >>> layer = layer_error(node, torch.zeros(2, 1))
-    >>> layer.add(torch.eye(2), residual=torch.ones(2, 1))
-    >>> layer.error, layer.gradient(torch.ones(2, 1)).tolist()
-    (1.0, [[0.0], [0.0]])
-    """
+    """The exact error, from the second moment (Gram matrix) of the layer's inputs."""
 
     def __init__(self, unfolding: Unfolding, weight: torch.Tensor, learns_bias: bool) -> None:
         super().__init__(unfolding, weight, learns_bias)
@@ -182,13 +174,6 @@ class GramError(LayerError):
         One input after the other is decided, and those to come make up for its rounding error
         (E. Frantar et al., "GPTQ", 2022). What is not `free` stays `up`, or not; so does
         everything where inputs were not finite, or say nothing.
-
-        >>> import onnx_ir as ir
-        >>> layer = layer_error(Attributes(ir.node("MatMul", []), opset=21), torch.zeros(2, 1))
-        >>> layer.add(torch.tensor([[1.0, 0.9], [0.9, 1.0]]), residual=torch.ones(2, 1))
-        >>> lower, free = torch.zeros(2, 1), torch.ones(2, 1, dtype=torch.bool)
-        >>> layer.round_by_gptq(lower, ~free, lower + 0.9, free).tolist()
-        [[True], [False]]
         """
         second = self._second_moment.double()
         if not bool(second.isfinite().all()):
@@ -223,13 +208,6 @@ class GramError(LayerError):
         """Flip the rounding of single weights, a `step` up or down, while the error falls.
 
         One input after the other is tried, for all outputs at once. What is not `free` stays.
-
-        >>> import onnx_ir as ir
-        >>> layer = layer_error(Attributes(ir.node("MatMul", []), opset=21), torch.zeros(2, 1))
-        >>> layer.add(torch.eye(2), residual=torch.ones(2, 1))
-        >>> off, free = torch.zeros(2, 1), torch.tensor([[True], [False]])
-        >>> layer.coordinate_descent(off, off > 0, off + 1.5, free).tolist()
-        [[True], [False]]
         """
         second = self._second_moment
         squares = second.diagonal(dim1=1, dim2=2)[:, None]

@@ -13,13 +13,6 @@ class Adam:
     """Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, algorithm 1.
 
     `groups` are tensors and their learning rates.
-
-    >>> x = torch.tensor([1.0], requires_grad=True)
-    >>> optimizer = Adam([([x], 0.1)])
-    >>> x.square().sum().backward()
-    >>> optimizer.step()
-    >>> x.detach()
-    tensor([0.9000])
     """
 
     def __init__(
@@ -55,13 +48,6 @@ class SignDescent:
     """SignSGD (Bernstein et al., 2018, algorithm 1 without momentum), within `limit` of 0.
 
     `groups` are tensors and their learning rates.
-
-    >>> x = torch.tensor([0.3, -0.5], requires_grad=True)
-    >>> optimizer = SignDescent([([x], 0.25)], limit=0.5)
-    >>> (x[0] * 1e-9 + x[1] * 1e9).backward()
-    >>> optimizer.step()
-    >>> x.detach()
-    tensor([ 0.0500, -0.5000])
     """
 
     def __init__(

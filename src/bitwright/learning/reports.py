@@ -10,11 +10,7 @@ __all__ = ["SegmentReport", "notes_of", "require_torch"]
 
 
 class SegmentReport(msgspec.Struct, frozen=True):
-    """The error of a segment before and after fine-tuning, or why it was not fine-tuned.
-
-    >>> print(SegmentReport("conv", 2, before=0.5, after=0.25, kept=True))
-    conv: error 0.5 -> 0.25
-    """
+    """The error of a segment before and after fine-tuning, or why it was not fine-tuned."""
 
     first: str
     weights: int
@@ -32,11 +28,7 @@ class SegmentReport(msgspec.Struct, frozen=True):
 
 
 def notes_of(reports: list[SegmentReport]) -> list[str]:
-    """Return what a plan tells about segments that learned.
-
-    >>> notes_of([SegmentReport("conv", 2, reason="its weights have learned before")])[0]
-    'fine-tuned 0 of 1 segment'
-    """
+    """Return what a plan tells about segments that learned."""
     if not reports:
         return ["nothing to fine-tune: no quantized layer has a constant integer weight"]
     kept = [report for report in reports if report.kept]

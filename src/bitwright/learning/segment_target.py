@@ -239,11 +239,7 @@ def distance_between(found: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def mix(quantized: Tensors, floats: Tensors, ratio: float, generator: Any) -> Tensors:
-    """Return what the quantized model gives, and for part of the elements what the float one does.
-
-    >>> mix({"x": torch.ones(2)}, {"x": torch.zeros(2)}, ratio=1.0, generator=None)
-    {'x': tensor([1., 1.])}
-    """
+    """Return what the quantized model gives; for part of the elements what the float one does."""
     if ratio >= 1:
         return quantized
     mixed = {}

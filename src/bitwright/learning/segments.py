@@ -86,14 +86,6 @@ def find_segments(
     nodes behind a segment belong to it. Consecutive segments are joined while they have no more
     than `min_weights` learning nodes together. With `layers`, each learning node is a segment, with
     its activation.
-
-    >>> x, y, z = (ir.Value(name=name) for name in "xyz")
-    >>> w = ir.Value(name="w", const_value=ir.tensor([[1.0]]))
-    >>> nodes = [ir.node("MatMul", [x, w], outputs=[y], name="product")]
-    >>> nodes.append(ir.node("Relu", [y], outputs=[z], name="relu"))
-    >>> graph = ir.Graph([x], [z], nodes=nodes, initializers=[w], opset_imports={"": 21})
-    >>> [b.outputs for b in find_segments(ir.Model(graph, ir_version=10), ["product"])]
-    [('z',)]
     """
     nodes = list(model.graph)
     flow = _Flow(model, nodes, learning)

@@ -42,13 +42,6 @@ class SignRoundLearner(StraightThroughLearner):
 
     `weights` are float weights [K, N], what they were rounded to, and how a model stores such
     values.
-
-    >>> from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks
-    >>> weight = np.array([[-1.0], [-0.3], [0.2], [0.7]], np.float32)
-    >>> rounded = quantize_in_blocks(weight, BlockFormat(bits=2, block_size=16))
-    >>> learner = SignRoundLearner({"w": (weight, rounded, torch.t)}, SignRound())
-    >>> bool((learner.hard()["w"].numpy() == rounded.dequantize(np.float32).T).all())
-    True
     """
 
     def __init__(

@@ -23,15 +23,7 @@ _MAX_SHARE = 0.5
 
 
 class TorchParts:
-    """Opens parts of a model in torch on one device.
-
-    >>> x, y = (ir.Value(name=name) for name in "xy")
-    >>> graph = ir.Graph([x], [y], nodes=[ir.node("Relu", [x], outputs=[y])])
-    >>> graph.opset_imports[""] = 21
-    >>> run = TorchParts("cpu").open(ir.Model(graph, ir_version=10))
-    >>> run({"x": np.float32([-1, 2])})["y"]
-    tensor([0., 2.])
-    """
+    """Opens parts of a model in torch on one device."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -71,11 +63,6 @@ class DeviceSpool(Rows):
     """Named rows of tensors, one for each sample, in the memory of a device.
 
     What would take more than half of it waits in the host's memory.
-
-    >>> spool = DeviceSpool("cpu")
-    >>> spool.append("x", np.float32([1, 2]))
-    >>> [row.tolist() for row in spool.rows("x")]
-    [[1.0, 2.0]]
     """
 
     def __init__(self, device: str) -> None:

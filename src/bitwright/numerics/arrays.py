@@ -25,11 +25,7 @@ _CHUNK = 1 << 16
 
 
 class Arrays:
-    """Operations on numpy arrays; a class below has the same ones for torch.
-
-    >>> NUMPY.rint(NUMPY.array([0.5, 1.5]))
-    array([0., 2.], dtype=float32)
-    """
+    """Operations on numpy arrays; a class below has the same ones for torch."""
 
     name = "numpy"
     device = "cpu"
@@ -85,11 +81,7 @@ class Arrays:
         return values
 
     def codes(self, values: Any) -> Any:
-        """Return whole numbers from 0 to 255 as bytes.
-
-        >>> NUMPY.codes(np.float32([3, 255])).dtype
-        dtype('uint8')
-        """
+        """Return whole numbers from 0 to 255 as bytes."""
         return np.asarray(values).astype(np.uint8)
 
     def empty_codes(self, *shape: int) -> Any:
@@ -287,11 +279,7 @@ def float_type(name: Float) -> Any:
 
 
 def arrays_on(name: str) -> Arrays:
-    """Return the operations for "numpy", "torch" (its CPU), "cuda" or "cuda:1".
-
-    >>> arrays_on("numpy").name
-    'numpy'
-    """
+    """Return the operations for "numpy", "torch" (its CPU), "cuda" or "cuda:1"."""
     if name == "numpy":
         return NUMPY
     if name == "torch":

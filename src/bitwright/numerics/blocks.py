@@ -57,11 +57,7 @@ normal, Laplace and Student-t weights of 2 to 8 bits, in blocks of 32 and 128.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockFormat:
-    """What a grid looks like: bits a weight, weights a block, and which scales are allowed.
-
-    >>> BlockFormat(bits=4, block_size=32).blocks(100)
-    4
-    """
+    """What a grid looks like: bits a weight, weights a block, and which scales are allowed."""
 
     bits: int = 4
     block_size: int = 32
@@ -101,11 +97,7 @@ class BlockFormat:
         return -(-rows // self.length(rows))
 
     def per_weight(self, values: Any, rows: int) -> Any:
-        """Return one value for each weight [K, N] (of any `xp`), given those of blocks [blocks, N].
-
-        >>> BlockFormat(block_size=16).per_weight(np.array([[1], [2]]), 17)[-2:].tolist()
-        [[1], [2]]
-        """
+        """Return one value for each weight [K, N] (of any `xp`), given those of [blocks, N]."""
         length = self.length(rows)
         if isinstance(values, np.ndarray):
             return np.repeat(values, length, axis=0)[:rows]
@@ -167,12 +159,7 @@ def quantize_in_blocks(
     metric: Any = None,
     xp: Arrays = NUMPY,
 ) -> QuantizedBlocks:
-    """Return a weight rounded to the nearest codes; see `fit_block_scales` for the options.
-
-    >>> found = quantize_in_blocks([[-1.0], [-0.3], [0.2], [0.7]], BlockFormat(block_size=16))
-    >>> found.codes.ravel().tolist(), found.zero_points.tolist()
-    ([0, 6, 11, 15], [[9]])
-    """
+    """Return a weight rounded to the nearest codes; see `fit_block_scales` for the options."""
     grid = fit_block_scales(weights, format, shrinks=shrinks, metric=metric, xp=xp)
     return round_to_codes(weights, grid, format, xp=xp)
 
@@ -285,11 +272,7 @@ def fit_shared_scales(
     metric: Any = None,
     xp: Arrays = NUMPY,
 ) -> BlockScales:
-    """Return one scale and zero point for all columns of a block, as `fit_block_scales` does.
-
-    >>> fit_shared_scales([[1.0, 3.0], [0.0, 0.0]], BlockFormat(block_size=16)).scales.round(2)
-    array([[0.2, 0.2]], dtype=float32)
-    """
+    """Return one scale and zero point for all columns of a block, as `fit_block_scales` does."""
     work = xp.array(weights)
     rows, columns = work.shape
     count = format.blocks(rows)
@@ -376,9 +359,6 @@ def block_diagonals(matrix: Any, format: BlockFormat, *, xp: Arrays = NUMPY) -> 
     """Return the square blocks on the diagonal of a matrix [K, K]; the last is filled with zeros.
 
     With them as `metric`, `fit_block_scales` weighs what each block adds to the output by itself.
-
-    >>> block_diagonals(np.ones((20, 20)), BlockFormat(block_size=16)).shape
-    (2, 16, 16)
     """
     work = xp.array(matrix)
     rows = work.shape[0]

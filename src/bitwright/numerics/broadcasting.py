@@ -35,9 +35,6 @@ def broadcast_parameters(
 
     One value covers the tensor, a vector the channels along `axis`; with `block_size`, each value
     covers a block along `axis`, the last of which may be shorter.
-
-    >>> broadcast_parameters(np.array([[1.0, 2.0]]), (1, 3), 1, 2)
-    array([[1., 1., 2.]])
     """
     if values.size == 1:
         return values.reshape(())

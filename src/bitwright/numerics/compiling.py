@@ -13,11 +13,7 @@ __all__ = ["compiled", "default_engine"]
 
 
 def default_engine() -> str:
-    """Return "numba", or "numpy" where numba is missing or switched off (`BITWRIGHT_NUMBA=0`).
-
-    >>> default_engine() in ("numba", "numpy")
-    True
-    """
+    """Return "numba", or "numpy" where numba is missing or switched off (`BITWRIGHT_NUMBA=0`)."""
     if os.environ.get("BITWRIGHT_NUMBA", "1") == "0":
         return "numpy"
     return "numba" if _numba_is_there() else "numpy"

@@ -99,9 +99,6 @@ def nbits_form(
     """Return the form of a weight [K, N] in the next width that there are kernels for.
 
     Zero points that are not named are integers, or none where the format is symmetric.
-
-    >>> nbits_form(BlockFormat(bits=3), (48, 2)).codes_shape
-    (2, 2, 16)
     """
     bits = _stored_bits(format)
     kind = zero_points or ("none" if format.symmetric else "packed")
@@ -118,13 +115,7 @@ def nbits_form(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LazyBlocks:
-    """A weight in blocks that is made each time it is asked for, and what it will look like.
-
-    >>> from bitwright.numerics.blocks import quantize_in_blocks
-    >>> lazy = LazyBlocks.of(lambda: quantize_in_blocks(np.ones((48, 3)), BlockFormat()))
-    >>> lazy.form.codes_shape, lazy.pack().codes.shape
-    ((3, 2, 16), (3, 2, 16))
-    """
+    """A weight in blocks that is made each time it is asked for, and what it will look like."""
 
     format: BlockFormat
     form: NBitsForm
@@ -149,13 +140,7 @@ def check_nbits_support(
     accuracy_level: int = 0,
     op_type: Literal["MatMulNBits", "GatherBlockQuantized"] = "MatMulNBits",
 ) -> None:
-    """Raise a TargetError for what ONNX Runtime's CPU kernels cannot run, with the reason.
-
-    >>> check_nbits_support(4, 32)
-    >>> check_nbits_support(3, 32)
-    Traceback (most recent call last):
-    bitwright.errors.TargetError: MatMulNBits has kernels for 2, 4 and 8 bits, not for 3.
-    """
+    """Raise a TargetError for what ONNX Runtime's CPU kernels cannot run, with the reason."""
     if bits not in _BITS:
         raise TargetError(f"{op_type} has kernels for 2, 4 and 8 bits, not for {bits}.")
     if block_size not in _BLOCK_SIZES:
@@ -180,10 +165,6 @@ def slow_reason(
     """Return why MatMulNBits on the CPU would unpack the whole weight at each run, or None.
 
     That takes 10 to 25 times as long as the float product when one row is multiplied.
-
-    >>> slow_reason(4, 32)
-    >>> slow_reason(8, 32)
-    '8-bit weights are fast at accuracy level 4 only'
     """
     if zero_points == "float":
         return "zero points that are floats have no fast kernel"
@@ -201,11 +182,6 @@ def pack_nbits(blocks: QuantizedBlocks, *, xp: Arrays = NUMPY) -> NBitsTensors:
 
     Whole columns become blocks of 128 with the same scale. The last block is filled with the middle
     code, which the operator does not read.
-
-    >>> from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks
-    >>> packed = pack_nbits(quantize_in_blocks(np.ones((48, 3)), BlockFormat(block_size=16)))
-    >>> packed.codes.shape, packed.scales.shape, packed.zero_points.shape
-    ((3, 3, 8), (3, 3), (3, 2))
     """
     blocks = _with_stored_blocks(blocks)
     bits, size = blocks.format.bits, blocks.format.block_size
@@ -299,11 +275,6 @@ def widen(blocks: QuantizedBlocks, least: int = 2) -> QuantizedBlocks:
     """Return the same weight in the next width from `least` bits on that there are kernels for.
 
     These widths are 2, 4 and 8 bits.
-
-    >>> from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks
-    >>> wide = widen(quantize_in_blocks(np.ones((16, 1)), BlockFormat(bits=3, symmetric=True)))
-    >>> wide.format.bits, wide.zero_points.tolist()
-    (4, [[4]])
     """
     bits = _stored_bits(blocks.format, least)
     if bits == blocks.format.bits:
@@ -323,13 +294,7 @@ def kind_of_zero_points(blocks: QuantizedBlocks) -> ZeroPoints:
 
 
 def unpack_nbits(packed: NBitsTensors) -> QuantizedBlocks:
-    """Return the weight that the inputs of a MatMulNBits node hold.
-
-    >>> from bitwright.numerics.blocks import BlockFormat, quantize_in_blocks
-    >>> blocks = quantize_in_blocks(np.eye(16), BlockFormat(block_size=16))
-    >>> bool((unpack_nbits(pack_nbits(blocks)).codes == blocks.codes).all())
-    True
-    """
+    """Return the weight that the inputs of a MatMulNBits node hold."""
     columns, count, _ = packed.codes.shape
     codes = _unpack(packed.codes, packed.bits, packed.block_size)
     codes = codes.reshape(columns, -1)[:, : packed.rows].T

@@ -48,10 +48,6 @@ def pack_nearest(
 
     These are the bytes of `quantize_in_blocks`, widened and packed. On torch the whole weight is
     rounded at once, and what is packed comes back.
-
-    >>> weight = np.eye(32, dtype=np.float32)
-    >>> pack_nearest(lambda start, stop: weight[start:stop], (32, 32), BlockFormat()).codes.shape
-    (32, 1, 16)
     """
     rows, columns = shape
     grids = len(shrinks) + (2 * len(SHRINK_STEPS) if len(shrinks) > 1 else 0)

@@ -41,12 +41,7 @@ class NVFP4Weight:
 
 
 def quantize_nvfp4(weight: Array) -> NVFP4Weight:
-    """Round a matrix [N, K] to the nearest values, blocks of 16 along the last axis.
-
-    >>> made = quantize_nvfp4(np.linspace(-1, 1, 32, dtype=np.float32).reshape(2, 16))
-    >>> made.scales.shape, float(np.abs(made.dequantize()).max())
-    ((2, 1), 1.0)
-    """
+    """Round a matrix [N, K] to the nearest values, blocks of 16 along the last axis."""
     rows, columns = weight.shape
     if columns % NVFP4_BLOCK:
         raise RecipeError(

@@ -41,9 +41,6 @@ class Orthogonal:
         """Return x R for the vectors x along an axis, or for each of the blocks that it is made of.
 
         `span` is the part of the axis that is multiplied; the rest stays.
-
-        >>> make_orthogonal(2, 0).multiply(np.ones((1, 6))).shape
-        (1, 6)
         """
         result = np.array(np.moveaxis(array, axis, -1), np.float64, order="C")
         part = result[..., span]
@@ -68,11 +65,6 @@ def make_orthogonal(size: int, seed: int, *, keep_mean: bool = False) -> Orthogo
 
     With `keep_mean` R maps the vector of ones to itself, so that the mean of x R is that of x:
     what LayerNormalization subtracts.
-
-    >>> make_orthogonal(576, 0).kind, make_orthogonal(7, 0).kind
-    ('hadamard', 'random')
-    >>> make_orthogonal(8, 0, keep_mean=True).kind
-    'mean-preserving'
     """
     random = np.random.default_rng(seed)
     if keep_mean:
@@ -85,14 +77,7 @@ def make_orthogonal(size: int, seed: int, *, keep_mean: bool = False) -> Orthogo
 
 
 def hadamard(order: int) -> F64 | None:
-    """Return a matrix of +1 and -1 with orthogonal rows, None where no construction is known here.
-
-    >>> hadamard(2)
-    array([[ 1.,  1.],
-           [ 1., -1.]])
-    >>> hadamard(6) is None
-    True
-    """
+    """Return a matrix of +1 and -1 with orthogonal rows; None: no construction is known here."""
     if order == 1:
         return np.ones((1, 1))
     if order == 2:

@@ -53,12 +53,7 @@ def pack_rows(codes: Any, bits: int) -> Any:
 
 
 def unpack(packed: npt.ArrayLike, bits: int, count: int, signed: bool) -> Array:
-    """Return the first `count` integers along the last axis of packed bytes, one per element.
-
-    >>> import numpy as np
-    >>> unpack(np.array([33, 15], np.uint8), 4, 3, signed=True)
-    array([ 1,  2, -1], dtype=int8)
-    """
+    """Return the first `count` integers along the last axis of packed bytes, one per element."""
     per_byte = _per_byte(bits)
     array = np.atleast_1d(np.asarray(packed, np.uint8))
     capacity = array.shape[-1] * per_byte

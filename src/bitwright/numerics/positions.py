@@ -36,11 +36,6 @@ class PositionGrid:
 
     Centred grids have zero in their middle; in others it lies where the range of the values has
     it. The candidates and the order in which ties are decided are those of the Vitis AI tools.
-
-    >>> from bitwright.numerics.types import INT8
-    >>> grid = PositionGrid.of(INT8, centred=True, symmetric=True)
-    >>> grid.best_position(np.array([-0.5, 0.3, 0.7]))
-    7
     """
 
     qmin: int
@@ -96,11 +91,7 @@ class PositionGrid:
     def squared_errors(
         self, values: npt.NDArray[Any], scales: F64, zero_point: float, *, engine: str | None = None
     ) -> F64:
-        """Return the sum of squared errors at each scale, in float64.
-
-        >>> PositionGrid(-127, 127, True).squared_errors(np.array([0.5, 3.0]), np.array([2.0]), 0)
-        array([1.25])
-        """
+        """Return the sum of squared errors at each scale, in float64."""
         bottom, top = self.qmin - zero_point, self.qmax - zero_point
         errors = np.zeros(scales.shape)
         if engine is None:  # for a few values the compiler is not worth loading

@@ -75,12 +75,7 @@ def dequantize(
     block_size: int = 0,
     dtype: npt.DTypeLike = np.float32,
 ) -> Array:
-    """Return (q - zero_point) * scale, computed in float32 and rounded to `dtype`.
-
-    >>> import numpy as np
-    >>> dequantize(np.array([12, 0, 255], np.uint8), 0.5, 10)
-    array([  1. ,  -5. , 122.5], dtype=float32)
-    """
+    """Return (q - zero_point) * scale, computed in float32 and rounded to `dtype`."""
     values = np.asarray(q)
     result = np.dtype(dtype)
     work = np.dtype(np.float64 if result == np.float64 else np.float32)
@@ -105,13 +100,7 @@ def fake_quantize(
     axis: int | None = None,
     block_size: int = 0,
 ) -> Array:
-    """Return x as it reads after quantizing and dequantizing, in x's own float dtype.
-
-    >>> import numpy as np
-    >>> from bitwright.numerics.types import INT8
-    >>> fake_quantize(np.array([0.3, 100.0], np.float32), 0.25, 0, INT8)
-    array([ 0.25, 31.75], dtype=float32)
-    """
+    """Return x as it reads after quantizing and dequantizing, in x's own float dtype."""
     values = np.asarray(x)
     floats = values.dtype.kind == "f" or values.dtype == ml_dtypes.bfloat16
     return dequantize(

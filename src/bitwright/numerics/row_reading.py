@@ -31,13 +31,7 @@ def map_rows(
     unit: int = 1,
     threads: int | None = None,
 ) -> None:
-    """Call `work(start, stop)` for all rows, in pieces of whole `unit`s, in several threads.
-
-    >>> seen = []
-    >>> map_rows(lambda start, stop: seen.append((start, stop)), 3, 1 << 19, threads=1)
-    >>> seen
-    [(0, 2), (2, 3)]
-    """
+    """Call `work(start, stop)` for all rows, in pieces of whole `unit`s, in several threads."""
     step = max(unit, _PIECE // max(columns, 1) // unit * unit)
     starts = range(0, rows, step)
     pool = _pool_of(max(1, min(threads or count_threads(), len(starts))))
@@ -57,13 +51,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def load_rows(read: RowReader, shape: tuple[int, int], xp: Arrays) -> Any:
-    """Return a matrix in float32 where `xp` computes.
-
-    >>> import numpy as np
-    >>> from bitwright.numerics.arrays import NUMPY
-    >>> load_rows(lambda start, stop: np.eye(2)[start:stop], (2, 2), NUMPY).tolist()
-    [[1.0, 0.0], [0.0, 1.0]]
-    """
+    """Return a matrix in float32 where `xp` computes."""
     whole = xp.empty(*shape)
 
     def load(start: int, stop: int) -> None:
@@ -74,11 +62,7 @@ def load_rows(read: RowReader, shape: tuple[int, int], xp: Arrays) -> Any:
 
 
 def count_threads() -> int:
-    """Return how many threads may compute here, by the variable that other libraries read too.
-
-    >>> count_threads() >= 1
-    True
-    """
+    """Return how many threads may compute here, by the variable that other libraries read too."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdigit() and int(asked):
         return min(int(asked), _MAX_THREADS)

@@ -31,14 +31,6 @@ class SecondMoment:
 
     Layers that read the same tensor share one. Products are taken in float32, sums in float64.
     Without `magnitudes`, which few methods ask for, |x| is not summed.
-
-    >>> moment = SecondMoment(2)
-    >>> moment.update([[1.0, 2.0], [3.0, 0.0]])
-    >>> moment.matrix()
-    array([[5., 1.],
-           [1., 2.]])
-    >>> (moment | moment).count
-    4
     """
 
     __slots__ = ("_magnitudes", "_products", "_xp", "channels", "count")
@@ -98,13 +90,7 @@ class SecondMoment:
         return mean
 
     def take_matrix(self) -> Any:
-        """Return the mean of x x' as an array of `xp`, in the memory of the sums: the moment ends.
-
-        >>> moment = SecondMoment(2)
-        >>> moment.update([[1.0, 2.0], [3.0, 0.0]])
-        >>> moment.take_matrix().tolist(), moment.count
-        ([[5.0, 1.0], [1.0, 2.0]], 0)
-        """
+        """Return the mean of x x' as an array of `xp`, in the memory of the sums, which is gone."""
         mean = self._products
         mean /= self._checked()
         if self._is_wide:
@@ -126,13 +112,7 @@ class SecondMoment:
 
 
 class CrossMoment:
-    """The mean of x (f - x)', where f is what each vector x should have been.
-
-    >>> moment = CrossMoment(1)
-    >>> moment.update([[2.0], [4.0]], [[3.0], [4.0]])
-    >>> moment.take_matrix()
-    array([[1.]])
-    """
+    """The mean of x (f - x)', where f is what each vector x should have been."""
 
     __slots__ = ("_count", "_products", "_xp", "channels")
 
@@ -156,18 +136,7 @@ class CrossMoment:
 
 
 class Batches:
-    """Collects small batches of vectors into large ones, which moments are faster with.
-
-    >>> moment = SecondMoment(2)
-    >>> batches = Batches(moment.update, 2)
-    >>> for vector in ([1.0, 2.0], [3.0, 0.0]):
-    ...     batches.add(vector)
-    >>> moment.count
-    0
-    >>> batches.end()
-    >>> moment.count
-    2
-    """
+    """Collects small batches of vectors into large ones, which moments are faster with."""
 
     __slots__ = ("_channels", "_parts", "_rows", "_update", "_xp")
 
@@ -202,10 +171,6 @@ def _as_rows(inputs: Any, channels: int, xp: Arrays) -> Any:
 
 
 def output_error(change: Any, moment: Any, *, xp: Arrays = NUMPY) -> Any:
-    """Return the mean squared error of each output when a weight [K, N] changes by `change`.
-
-    >>> output_error([[1.0], [-1.0]], [[2.0, 1.0], [1.0, 2.0]])
-    array([2.], dtype=float32)
-    """
+    """Return the mean squared error of each output when a weight [K, N] changes by `change`."""
     moved = xp.array(change)
     return ((xp.array(moment) @ moved) * moved).sum(axis=0)

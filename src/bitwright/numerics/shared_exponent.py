@@ -48,11 +48,7 @@ _SMALLEST_EXPONENT = -127
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockFloat:
-    """One exponent for each block, one sign and mantissa for each value.
-
-    >>> SHARED_EXPONENT_FORMATS["bfp16"].mantissa_bits, SHARED_EXPONENT_FORMATS["mx4"].mantissa_bits
-    (7, 2)
-    """
+    """One exponent for each block, one sign and mantissa for each value."""
 
     bit_width: int = 16
     """Bits of a value stored alone: 8 of the exponent, the sign, the mantissa."""
@@ -129,12 +125,6 @@ def round_to_shared_exponents(
     Blocks lie along `axis`, clipped to the axes there are (None: the second); the last block may
     be shorter. Infinities and NaN stay as they are; with microexponents they make NaN of their
     whole block, because it then has no exponent.
-
-    >>> from bitwright.numerics.types import BFP16, MXFP4E2M1
-    >>> round_to_shared_exponents(np.array([[1.0, 0.3, 0.001]], np.float32), BFP16)
-    array([[1.      , 0.296875, 0.      ]], dtype=float32)
-    >>> round_to_shared_exponents(np.array([[1.0, 0.3, 9.0]], np.float32), MXFP4E2M1)
-    array([[1., 0., 8.]], dtype=float32)
     """
     if isinstance(format, QType):
         if not format.shares_exponent:

@@ -18,12 +18,7 @@ Array = npt.NDArray[Any]
 
 
 def as_matrix(array: Array, *, transposed: bool) -> Array:
-    """Return weights [..., K, N], or [..., N, K] if `transposed`, as [K, all outputs].
-
-    >>> as_matrix(np.array([[[1, 2]], [[3, 4]]]), transposed=True)
-    array([[1, 3],
-           [2, 4]])
-    """
+    """Return weights [..., K, N], or [..., N, K] if `transposed`, as [K, all outputs]."""
     rows = np.moveaxis(array, -1 if transposed else -2, 0)
     return rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))
 
@@ -32,9 +27,6 @@ def as_stack(matrix: Any, leading: Sequence[int], *, transposed: bool) -> Any:
     """Return [rows, all outputs] as [*leading, rows, N], or [*leading, N, rows] if `transposed`.
 
     Arrays of numpy and tensors of torch alike.
-
-    >>> as_stack(np.array([[1, 3], [2, 4]]), (2,), transposed=True).tolist()
-    [[[1, 2]], [[3, 4]]]
     """
     rows, columns = matrix.shape
     stacked = matrix.reshape(rows, *leading, columns // math.prod(leading))

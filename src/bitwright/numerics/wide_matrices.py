@@ -36,12 +36,7 @@ def add_products_(matrix: F64, rows: npt.NDArray[np.float32]) -> bool:
 
 
 def mirror_(matrix: Any) -> None:
-    """Fill the upper half of a symmetric matrix from the lower one.
-
-    >>> matrix = np.array([[1.0, 0.0], [2.0, 3.0]])
-    >>> mirror_(matrix); matrix.tolist()
-    [[1.0, 2.0], [2.0, 3.0]]
-    """
+    """Fill the upper half of a symmetric matrix from the lower one."""
     for start in range(0, len(matrix), PANEL):
         stop = start + PANEL
         matrix[:start, start:stop] = matrix[start:stop, :start].T
@@ -50,12 +45,7 @@ def mirror_(matrix: Any) -> None:
 
 
 def permute_(matrix: Any, order: npt.NDArray[np.int64]) -> None:
-    """Put rows and columns into an order, as `matrix[order][:, order]` would.
-
-    >>> matrix = np.array([[1.0, 2.0], [2.0, 3.0]])
-    >>> permute_(matrix, np.array([1, 0])); matrix.tolist()
-    [[3.0, 2.0], [2.0, 1.0]]
-    """
+    """Put rows and columns into an order, as `matrix[order][:, order]` would."""
     waiting = np.ones(len(order), bool)
     for first in range(len(order)):
         if not waiting[first]:
@@ -76,10 +66,6 @@ def factor_(matrix: F64, added: float) -> bool:
 
     Only the lower half is read and written. The upper half is that of H afterwards, but for
     squares on the diagonal, until N is asked for by `unit_rows_`.
-
-    >>> matrix = np.array([[2.0, 1.0], [1.0, 0.5]])
-    >>> factor_(matrix, -1.0), factor_(matrix, 0.5), np.tril(matrix.T @ matrix).shape
-    (False, True, (2, 2))
     """
     size = len(matrix)
     starts = range(0, size, PANEL)
@@ -110,10 +96,6 @@ def unit_rows_(matrix: F64) -> tuple[npt.NDArray[np.float32], F64]:
     """Return a lower factor with each row over its diagonal, in float32, and the diagonal.
 
     It lies in the memory of the matrix, which is gone where it owns that.
-
-    >>> lower, diagonal = unit_rows_(np.array([[2.0, 9.0], [1.0, 4.0]]))
-    >>> lower.tolist(), diagonal.tolist()
-    ([[1.0, 0.0], [0.25, 1.0]], [2.0, 4.0])
     """
     size = len(matrix)
     diagonal = matrix.diagonal().copy()

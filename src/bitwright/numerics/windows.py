@@ -53,9 +53,6 @@ def transposed_window_coverage(
 
     Where a size is not known, it is what it is far from the borders. `begin` is how many outputs
     are cut off before the first, `outputs` how many are left.
-
-    >>> transposed_window_coverage(3, 2, stride=2, outputs=6)
-    array([0.5, 0.5])
     """
     if length is None or outputs is None or outputs < 1:
         return np.full(kernel, 1 / stride)
@@ -78,10 +75,6 @@ def unfold_windows(
 
     A row has the kernel of each channel, channel after channel, as the weights of an output do. Of
     more than `most` windows, as many are taken as lie evenly apart.
-
-    >>> x = np.arange(4.0).reshape(1, 1, 4)
-    >>> unfold_windows(x, [2], strides=[1], dilations=[1], pads=[(1, 0)], most=9)[0]
-    array([0., 0.])
     """
     padded = np.pad(array, [(0, 0), (0, 0), *pads])
     spans = [dilation * (size - 1) + 1 for size, dilation in zip(kernel, dilations, strict=True)]

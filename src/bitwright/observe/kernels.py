@@ -64,14 +64,7 @@ class Extremes(NamedTuple):
 
 
 def accumulate(values: F32, lanes: I64, *, engine: str | None = None) -> Extremes:
-    """Add a flat float32 array to a histogram of shape (LANES, BINS); return its extremes.
-
-    >>> lanes = np.zeros((LANES, BINS), np.int64)
-    >>> accumulate(np.array([0.0, 1.0, 1.0, np.nan], np.float32), lanes)
-    Extremes(low=0.0, high=1.0, nan=1, inf=0)
-    >>> int(lanes.sum(axis=0)[0x3F80])
-    2
-    """
+    """Add a flat float32 array to a histogram of shape (LANES, BINS); return its extremes."""
     if engine is None:
         engine = _PROGRESS.engine_for(values.size)
     if engine == "numpy":
@@ -119,9 +112,6 @@ def extremes(values: F32) -> Extremes:
 
     Plain numpy: its reductions are vectorized and run at memory speed (0.3 ns an element), so
     min-max calibration never has to load the compiler.
-
-    >>> extremes(np.array([3.0, -1.0, np.inf], np.float32))
-    Extremes(low=-1.0, high=3.0, nan=0, inf=1)
     """
     low, high, nan, inf = np.inf, -np.inf, 0, 0
     flat = values.reshape(-1)
@@ -142,11 +132,7 @@ def extremes(values: F32) -> Extremes:
 
 
 def channel_extremes(values: F32, axis: int) -> tuple[F32, F32]:
-    """Return the finite minimum and maximum of each channel.
-
-    >>> channel_extremes(np.array([[1.0, 5.0], [2.0, np.nan]], np.float32), 1)
-    (array([1., 5.], dtype=float32), array([2., 5.], dtype=float32))
-    """
+    """Return the finite minimum and maximum of each channel."""
     others = tuple(a for a in range(values.ndim) if a != axis % values.ndim)
     with np.errstate(invalid="ignore"):
         low = values.min(axis=others, initial=np.inf)

@@ -51,13 +51,7 @@ class Runner(Protocol):
 
 @dataclass(slots=True)
 class Observation:
-    """What was seen: a sketch for each tensor. Observations of parts of the data merge with `|`.
-
-    >>> import numpy as np
-    >>> part = Observation(sketches={"x": TensorSketch.of([1.0, np.inf])}, samples=1)
-    >>> (part | part).samples
-    2
-    """
+    """What was seen: a sketch for each tensor. Observations of parts of the data merge with `|`."""
 
     sketches: dict[str, TensorSketch] = field(default_factory=dict)
     samples: int = 0
@@ -110,15 +104,6 @@ def observe(
     each group. `providers` are the runtime's execution providers. `progress` shows a bar on a
     terminal, or calls a function with (done, total). `engine` says where all of it runs; a cluster
     goes on from the parts that are `kept`. Non-finite values raise nothing here.
-
-    >>> import numpy as np
-    >>> class Doubler:
-    ...     def groups(self, feeds): return [("y",)]
-    ...     def run(self, group, feeds): return {"y": 2 * feeds["x"]}
-    >>> samples = ({"x": np.full((1, 3), i, np.float32)} for i in range(4))
-    >>> seen = observe(Doubler(), ["y"], samples)
-    >>> seen.samples, seen.sketches["y"].high, seen.shapes["y"]
-    (4, 6.0, (1, 3))
     """
     detail = options.get("detail", "histogram")
     if detail not in get_args(Detail):

@@ -113,12 +113,7 @@ class TensorSketch:
 
     @classmethod
     def of(cls, *arrays: npt.ArrayLike, histogram: bool = True) -> TensorSketch:
-        """Return the sketch of these arrays, each one batch.
-
-        >>> TensorSketch.of([1.0, 2.0], [3.0]).batches
-        array([[1., 2.],
-               [3., 3.]], dtype=float32)
-        """
+        """Return the sketch of these arrays, each one batch."""
         sketch = cls(histogram=histogram)
         for array in arrays:
             sketch.update(np.asarray(array))
@@ -141,13 +136,7 @@ class TensorSketch:
 
     @property
     def channel_mean(self) -> F64 | None:
-        """The mean of each channel along `mean_axis`; None where none was asked for, or seen.
-
-        >>> sketch = TensorSketch.empty(mean_axis=1)
-        >>> sketch.update(np.array([[1.0, 2.0], [3.0, 2.0]], np.float32))
-        >>> sketch.channel_mean
-        array([2., 2.])
-        """
+        """The mean of each channel along `mean_axis`; None where none was asked for, or seen."""
         sums = self.channel_sum
         if sums is None:
             return None
@@ -160,13 +149,7 @@ class TensorSketch:
         return self._counts is not None
 
     def update(self, array: npt.NDArray[Any], *, engine: str | None = None) -> None:
-        """Add one batch of values. Other float types are converted to float32.
-
-        >>> sketch = TensorSketch.empty(histogram=False)
-        >>> sketch.update(np.array([[1, 2]]))
-        Traceback (most recent call last):
-        bitwright.errors.DataError: only float tensors can be observed, not int64.
-        """
+        """Add one batch of values. Other float types are converted to float32."""
         values = _as_float32(array)
         if not values.size:
             return
@@ -279,12 +262,7 @@ class TensorSketch:
         return self._sparse
 
     def state(self) -> SketchState:
-        """Return everything as plain values, the histogram without its empty bins.
-
-        >>> sketch = TensorSketch.of([1.0, 2.0])
-        >>> TensorSketch.from_state(sketch.state()) == sketch
-        True
-        """
+        """Return everything as plain values, the histogram without its empty bins."""
         histogram = self.histogram() if self.has_histogram else np.zeros(0, np.int64)
         used = np.flatnonzero(histogram)
         channels, sums = np.zeros((2, 0), np.float32), self.channel_sum

@@ -52,12 +52,6 @@ def save_sketches(
     """Write sketches to a file, complete or not at all.
 
     `fingerprint` says which model and data they belong to; `load_sketches` compares it.
-
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "run.safetensors"
-    >>> save_sketches(file, {"x": TensorSketch.of([0.0, 2.0])}, fingerprint="model A")
-    >>> load_sketches(file, fingerprint="model A")["x"].high
-    2.0
     """
     arrays, notes = to_arrays(sketches)
     content = to_bytes(arrays, {**notes, "fingerprint": fingerprint})
@@ -166,13 +160,6 @@ class KeptObservations(PartStore):
     """A folder with what was observed of parts of the samples, each as soon as it was merged.
 
     `identity` says which model, tensors and data they are of: parts of others lie beside them.
-
-    >>> import tempfile
-    >>> from bitwright.observe import TensorSketch
-    >>> kept = KeptObservations(tempfile.mkdtemp(), "model A, data B")
-    >>> kept.put(3, Observation(sketches={"x": TensorSketch.of([1.0, 2.0])}, samples=8))
-    >>> 3 in kept, 4 in kept, kept.get(3).samples
-    (True, False, 8)
     """
 
     remedy = "is damaged; delete its folder to observe again."

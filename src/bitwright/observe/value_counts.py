@@ -21,14 +21,7 @@ over bins. A graph of thousands of nodes has thousands of small tensors."""
 
 
 class ValueCounts:
-    """The count of each of the 65,536 bfloat16 values.
-
-    >>> counts = ValueCounts()
-    >>> counts.add(np.array([1.0, 1.0, 2.0], np.float32))
-    Extremes(low=1.0, high=2.0, nan=0, inf=0)
-    >>> counts.total()[[0x3F80, 0x4000]]
-    array([2, 1])
-    """
+    """The count of each of the 65,536 bfloat16 values."""
 
     __slots__ = ("_lanes", "_size", "_waiting")
 

@@ -43,14 +43,7 @@ class Matched(list[ir.Node]):
     """The nodes that a match went through so far."""
 
     def in_order(self) -> list[ir.Node]:
-        """Return each node once, readers before producers, in the order that removing needs.
-
-        >>> first = ir.node("Relu", [ir.Value(name="x")])
-        >>> last = ir.node("Relu", first.outputs)
-        >>> _ = ir.Graph([], last.outputs, nodes=[first, last], opset_imports={"": 21})
-        >>> Matched([first, last, first]).in_order() == [last, first]
-        True
-        """
+        """Return each node once, readers before producers, in the order that removing needs."""
         left = list(dict.fromkeys(self))
         ordered: list[ir.Node] = []
         while left:
@@ -80,11 +73,7 @@ def operands(node: ir.Node | None, op_type: str) -> Iterator[tuple[ir.Value, ir.
 
 
 def number(value: ir.Value | None) -> float | None:
-    """Return the one number that a constant holds.
-
-    >>> number(ir.Value(name="two", const_value=ir.tensor([2.0])))
-    2.0
-    """
+    """Return the one number that a constant holds."""
     array = float_constant_of(value)
     return float(array.reshape(())) if array is not None and array.size == 1 else None
 

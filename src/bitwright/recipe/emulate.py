@@ -274,11 +274,7 @@ MOVED: dict[str, str] = {
 
 
 def moved_from(section: str) -> dict[str, str]:
-    """Return the options that a section had -> where each stands today.
-
-    >>> moved_from("smooth")
-    {'folding': 'emulate.smooth_folding'}
-    """
+    """Return the options that a section had -> where each stands today."""
     start = f"{section}." if section else ""
     return {
         old.removeprefix(start): new
@@ -288,11 +284,7 @@ def moved_from(section: str) -> dict[str, str]:
 
 
 def with_new_places(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain data of a recipe with every field at its place of today.
-
-    >>> with_new_places({"place": {"weight_pairs": True, "isolated": True}})
-    {'place': {'isolated': True}, 'emulate': {'weight_pairs': True}}
-    """
+    """Return the plain data of a recipe with every field at its place of today."""
     found = dict(data)
     for old, new in MOVED.items():
         section, _, name = old.rpartition(".")

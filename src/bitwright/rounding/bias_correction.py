@@ -83,15 +83,7 @@ class BiasedLayer:
 def find_biased_layers(
     model: ir.Model, quantized: Collection[str]
 ) -> tuple[list[BiasedLayer], dict[str, str]]:
-    """Return the layers among these nodes of the main graph, in order, and why others have none.
-
-    >>> x, y = ir.Value(name="x"), ir.Value(name="y")
-    >>> w = ir.Value(name="w", const_value=ir.tensor([[1.0]]), shape=ir.Shape([1, 1]))
-    >>> node = ir.node("MatMul", [x, w], outputs=[y], name="product")
-    >>> graph = ir.Graph([x], [y], nodes=[node], initializers=[w], opset_imports={"": 21})
-    >>> find_biased_layers(ir.Model(graph, ir_version=10), ["product"])
-    ([], {'product': 'nothing adds a bias behind it'})
-    """
+    """Return the layers among these nodes of the main graph, in order, and why others have none."""
     layers: list[BiasedLayer] = []
     skipped: dict[str, str] = {}
     taken: set[ir.Value] = set()
@@ -150,13 +142,7 @@ def _added_behind(product: ir.Node) -> ir.Value | None:
 
 
 def mean_error(layer: BiasedLayer, difference: Array, mean: F64) -> F64:
-    """Return what a change of the weights adds to each output channel, for this mean input.
-
-    >>> x, w, b = (ir.Value(name=name) for name in "xwb")
-    >>> layer = BiasedLayer(ir.node("Gemm", [x, w, b], {"alpha": 2.0, "transB": 1}), b)
-    >>> mean_error(layer, np.array([[0.5, 0.0], [0.0, 0.25]]), np.array([1.0, 4.0]))
-    array([1., 2.])
-    """
+    """Return what a change of the weights adds to each output channel, for this mean input."""
     node, wide = layer.node, np.asarray(difference, np.float64)
     if node.op_type not in CONVOLUTIONS:
         by_output = wide if node.attributes.get_int("transB", 0) else wide.T
@@ -172,11 +158,7 @@ def mean_error(layer: BiasedLayer, difference: Array, mean: F64) -> F64:
 
 
 def add_to_bias(array: Array, shift: Array) -> Array:
-    """Return a bias with this added along its last axis, in its own type.
-
-    >>> add_to_bias(np.array([[1.0, 2.0]], np.float32), np.array([0.5, -0.5]))
-    array([[1.5, 1.5]], dtype=float32)
-    """
+    """Return a bias with this added along its last axis, in its own type."""
     return np.asarray((array.astype(np.float64) + shift).astype(array.dtype))
 
 

@@ -36,12 +36,6 @@ def row_rounder(size: int, highest: int, xp: Arrays) -> RowRounder:
     It takes what to round as far as the rows before these decide it, which it overwrites; the
     weights; what the changes of these rows do to each other [rows, rows]; scales and zero points.
     It returns the codes, by how much they change the weights, and the rounding errors.
-
-    >>> whole, within = np.float32([[1.2], [2.0]]), np.float32([[0, 0], [2, 0]])
-    >>> grid = np.ones((2, 1), np.float32), np.zeros((2, 1), np.float32)
-    >>> codes, changes, errors = row_rounder(2, 15, NUMPY)(whole.copy(), whole, within, *grid)
-    >>> codes.ravel().tolist(), errors.ravel().round(3).astype(float).round(3).tolist()
-    ([1.0, 2.0], [0.2, 0.4])
     """
     # By size alone, so that a weight has one result.
     if xp is NUMPY and is_worth_compiling(size, _GRIDS):

@@ -28,9 +28,6 @@ def propagate_error(
     """Return a weight [K, N] that makes up for a part, `strength`, of the error of its inputs.
 
     `moment` is the second moment of the quantized inputs x, `cross` the mean of x (f - x)'.
-
-    >>> propagate_error([[1.0]], [[1.0]], [[0.13]], strength=1.0)
-    array([[1.1]], dtype=float32)
     """
     work, missing = xp.array(weights), xp.array(cross, "float64")
     matrix = xp.copy(xp.array(moment, "float64"))

@@ -77,9 +77,6 @@ def factor_hessian(
     that is not enough. It also stands in for channels that were zero throughout: these are
     rounded to nearest. With `act_order` the rows with the largest inputs are rounded first.
     `overwrite` lets the factor take the memory of the Hessian, if that is numpy's and large.
-
-    >>> factor_hessian(np.diag([1.0, 4.0])).order.tolist()
-    [1, 0]
     """
     matrix = xp.array(hessian, "float64")
     rows = matrix.shape[0]

@@ -64,10 +64,6 @@ def hqq(
 
     Where zero points are integers, none has a larger one than the best of the clipped ranges
     (`SHRINKS`) gives, either. A symmetric format has no zero points to fit.
-
-    >>> import numpy as np
-    >>> hqq(np.linspace(-1, 2, 32)[:, None], BlockFormat()).zero_points.tolist()
-    [[5]]
     """
     work = xp.array(weights)
     floats = float_zero_points and not format.symmetric

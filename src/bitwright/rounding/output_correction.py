@@ -36,13 +36,7 @@ Function = Callable[[Array], Array]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutputMoments:
-    """Sums over the outputs of a layer, one for each channel; they add up over samples.
-
-    >>> identity = lambda array: array
-    >>> seen = OutputMoments.of(np.array([[3.0, 1.0]]), np.array([[2.0, 1.0]]), identity, -1)
-    >>> seen.shift()
-    array([1., 0.])
-    """
+    """Sums over the outputs of a layer, one for each channel; they add up over samples."""
 
     samples: int
     slopes: F64
@@ -98,14 +92,7 @@ class OutputMoments:
         return _divide(self.errors, self.slopes)
 
     def gain_and_shift(self) -> tuple[F64, F64]:
-        """Return g and s of each channel, for g y + s; 1 and 0 where nothing passes.
-
-        >>> y = np.array([[1.0], [2.0], [4.0]])
-        >>> seen = OutputMoments.of(1.25 * y + 3, y, lambda array: array, -1)
-        >>> believed = seen.samples / (seen.samples + SHRINKING_SAMPLES)
-        >>> bool(np.isclose(seen.gain_and_shift()[0][0], 1 + 0.25 * believed))
-        True
-        """
+        """Return g and s of each channel, for g y + s; 1 and 0 where nothing passes."""
         mean, shift = _divide(self.weighted, self.slopes), self.shift()
         variance = _divide(self.squares, self.slopes) - mean**2
         slope = _divide(_divide(self.products, self.slopes) - mean * shift, variance)
@@ -128,19 +115,11 @@ def _planes(array: Array, axis: int) -> F64:
 
 
 def by_channel(array: Array, axis: int) -> F64:
-    """Return an array as rows of one number a channel.
-
-    >>> by_channel(np.zeros((1, 3, 8, 8)), 1).shape
-    (64, 3)
-    """
+    """Return an array as rows of one number a channel."""
     return np.moveaxis(array, axis, -1).reshape(-1, array.shape[axis]).astype(np.float64)
 
 
 def squared_error(wanted: Array, given: Array) -> float:
-    """Return the sum of squared differences.
-
-    >>> squared_error(np.array([1.0, 2.0]), np.array([1.0, 4.0]))
-    4.0
-    """
+    """Return the sum of squared differences."""
     difference = np.subtract(wanted, given, dtype=np.float64)
     return float(np.vdot(difference, difference))

@@ -15,13 +15,7 @@ __all__ = ["round_as_planned", "round_to_nearest"]
 
 
 def round_as_planned(weights: npt.NDArray[Any], parameters: Parameters) -> npt.NDArray[Any]:
-    """Return the integers of a weight or bias under its final parameters, by its own method.
-
-    >>> from bitwright.numerics.types import INT8
-    >>> plain = Parameters(INT8, np.float64(1), np.int64(0))
-    >>> round_as_planned(np.array([[[0.4, 0.4]]]), plain)
-    array([[[0, 0]]], dtype=int8)
-    """
+    """Return the integers of a weight or bias under its final parameters, by its own method."""
     integers = round_to_nearest(weights, parameters)
     if parameters.rounding == "squant":
         return flip_by_squant(weights, integers, parameters)
@@ -29,12 +23,7 @@ def round_as_planned(weights: npt.NDArray[Any], parameters: Parameters) -> npt.N
 
 
 def round_to_nearest(weights: npt.NDArray[Any], parameters: Parameters) -> npt.NDArray[Any]:
-    """Return the integers of a weight or bias under its final parameters.
-
-    >>> from bitwright.numerics.types import INT8
-    >>> round_to_nearest(np.array([0.26, -0.5]), Parameters(INT8, np.float64(0.25), np.int64(0)))
-    array([ 1, -2], dtype=int8)
-    """
+    """Return the integers of a weight or bias under its final parameters."""
     scale = np.asarray(parameters.scale)
     return quantize(
         weights,

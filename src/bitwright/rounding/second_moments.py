@@ -42,11 +42,7 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatrixGrid:
-    """The levels of a weight [K, N]: codes from 0 on, the code of zero, a scale for each column.
-
-    >>> MatrixGrid(4, np.ones(2), np.array([8, 8])).round(np.array([[1.4, -9.0]])).tolist()
-    [[1.0, -8.0]]
-    """
+    """The levels of a weight [K, N]: codes from 0 on, the code of zero, a scale for each column."""
 
     bits: int
     scales: F64
@@ -72,24 +68,13 @@ class MatrixGrid:
 
 
 def trusted_moment(moment: F64, rows: int) -> F64:
-    """Return a second moment, off its diagonal shrunk by what so many rows say of it.
-
-    >>> trusted_moment(np.array([[2.0, 1.0], [1.0, 2.0]]), 4)
-    array([[2. , 0.5],
-           [0.5, 2. ]])
-    """
+    """Return a second moment, off its diagonal shrunk by what so many rows say of it."""
     share = min(1.0, rows / (ROWS_PER_WEIGHT * len(moment)))
     return share * moment + (1 - share) * np.diag(moment.diagonal())
 
 
 def fit_scales(weights: Array, grid: MatrixGrid, metric: Array) -> MatrixGrid:
-    """Return the grid with each column's range shrunk to where its weighted error is least.
-
-    >>> grid = MatrixGrid(2, np.array([1.0]), np.array([2]))
-    >>> column = np.array([[1.0], [0.6], [0.6]])
-    >>> fit_scales(column, grid, np.array([0.0, 1.0, 1.0])).scales.round(2).tolist()
-    [0.6]
-    """
+    """Return the grid with each column's range shrunk to where its weighted error is least."""
     best = np.full(len(grid.scales), np.inf)
     scales = grid.scales.copy()
     for shrink in SHRINKS:
@@ -101,11 +86,7 @@ def fit_scales(weights: Array, grid: MatrixGrid, metric: Array) -> MatrixGrid:
 
 
 def output_errors(change: Array, moment: F64) -> F64:
-    """Return d' H d of each column.
-
-    >>> output_errors(np.array([[1.0], [-1.0]]), np.array([[2.0, 1.0], [1.0, 2.0]]))
-    array([2.])
-    """
+    """Return d' H d of each column."""
     return np.asarray(((moment @ change) * change).sum(axis=0))
 
 

@@ -22,14 +22,7 @@ __all__ = ["BlockStore"]
 
 
 class BlockStore(PartStore):
-    """A folder of rounded weights.
-
-    >>> from bitwright.numerics.blocks import quantize_in_blocks
-    >>> with BlockStore() as store:
-    ...     store.put("w", quantize_in_blocks(np.eye(16), BlockFormat(block_size=16)))
-    ...     "w" in store, store.get("w").shape
-    (True, (16, 16))
-    """
+    """A folder of rounded weights."""
 
     def put(self, name: str, blocks: QuantizedBlocks) -> None:
         """Keep a weight: all of it, or nothing."""

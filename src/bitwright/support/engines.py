@@ -107,12 +107,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class LocalEngine(Engine):
-    """Works in this process, which is what happens when no engine is given.
-
-    >>> with LocalEngine().open(lambda base: lambda item: base + item, 10) as workers:
-    ...     list(workers.map([1, 2]))
-    [11, 12]
-    """
+    """Works in this process, which is what happens when no engine is given."""
 
 
 LOCAL = LocalEngine()
@@ -125,9 +120,6 @@ class RayEngine(Engine):
     The result is that of a local run, to the bit, for any number of workers. A worker or machine
     that dies is replaced, and what it had is done again, with a warning. Functions that workers are
     opened with are functions of a module. Needs `pip install 'bitwright[ray]'`.
-
-    >>> RayEngine(workers=4).workers
-    4
     """
 
     workers: int | None = None

@@ -57,14 +57,7 @@ def check_regular_file(path: Path, error: type[BitwrightError]) -> None:
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write a temporary file beside the target and rename it.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_file(Path(folder) / "plan.json", "{}")
-    ...     [file.name for file in Path(folder).iterdir()]
-    ['plan.json']
-    """
+    """Write a temporary file beside the target and rename it."""
     check_regular_file(path, OutputError)  # the rename would put a file in its place
     try:
         with temporary_beside(path) as temporary:
@@ -109,15 +102,7 @@ def temporary_beside(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def temporary_folder_beside(target: Path) -> Iterator[Path]:
-    """Give an empty folder beside the target, and see to it that nothing is left there.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as parent:
-    ...     with temporary_folder_beside(Path(parent) / "small") as folder:
-    ...         replace_folder(folder, Path(parent) / "small")
-    ...     [path.name for path in Path(parent).iterdir()]
-    ['small']
-    """
+    """Give an empty folder beside the target, and see to it that nothing is left there."""
     with temporary_beside(target) as lock:
         folder = lock.with_suffix(_NEW)
         try:

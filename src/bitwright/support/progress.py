@@ -50,14 +50,7 @@ class ProgressLines:
 
 @contextmanager
 def show_progress(progress: Progress, what: str, total: int | None) -> Iterator[ProgressUpdate]:
-    """Give a function that takes how much is done, out of `total` where that is known.
-
-    >>> seen = []
-    >>> with show_progress(lambda done, total: seen.append((done, total)), "Counting", 2) as update:
-    ...     update(1)
-    >>> seen
-    [(1, 2)]
-    """
+    """Give a function that takes how much is done, out of `total` where that is known."""
     if callable(progress):
         yield lambda done, _="": progress(done, total)
     elif progress and sys.stderr.isatty():

@@ -25,13 +25,7 @@ ends, and knows no two processes for one, as their numbers may be in two contain
 
 
 class ScratchFolder(Closing):
-    """A new folder for one job, which is removed when it is closed, or nobody holds it any more.
-
-    >>> with ScratchFolder("spool") as scratch:
-    ...     _ = (scratch.path / "1.bin").write_bytes(b"rows")
-    >>> scratch.path.exists()
-    False
-    """
+    """A new folder for one job, which is removed when it is closed, or nobody holds it any more."""
 
     def __init__(self, kind: str, parent: str | Path | None = None) -> None:
         remove_abandoned(parent)

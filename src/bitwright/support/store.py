@@ -55,11 +55,6 @@ class PartStore(Closing):
 
     `job` says what the parts belong to. A folder that holds those of another job is refused; one
     without a path of its own vanishes when closed.
-
-    >>> with PartStore() as store:
-    ...     store.write("x", {"codes": np.arange(3)}, {"bits": "8"})
-    ...     "x" in store, "y" in store, store.read("x").notes["bits"]
-    (True, False, '8')
     """
 
     remedy = "is damaged or cut off; delete it to do that part again."

@@ -39,12 +39,6 @@ def trace(
 
     Raises `Refused` where something is in the way. With `caches` the model may take rotated values
     that it has handed out before.
-
-    >>> x = ir.Value(name="x", shape=ir.Shape([6, 2]))
-    >>> graph = ir.Graph([x], [x], nodes=[], opset_imports={"": 21})
-    >>> trace(x, 2)
-    Traceback (most recent call last):
-    bitwright.equalize.rotation.operands.Refused: 'x' is an input of the model
     """
     tracing = Tracing(block)
     tracing.visit(value, span or tracing.whole(value))

@@ -11,12 +11,7 @@ __all__ = ["Attributes"]
 
 
 class Attributes:
-    """What a node says beside its inputs.
-
-    >>> a = Attributes(ir.node("Conv", [], {"group": 2, "auto_pad": "VALID"}), opset=21)
-    >>> a.integer("group", 1), a.text("auto_pad"), a.integers("strides", 2, 1)
-    (2, 'VALID', [1, 1])
-    """
+    """What a node says beside its inputs."""
 
     def __init__(self, node: ir.Node, opset: int) -> None:
         self._found: dict[str, Any] = {name: a.value for name, a in node.attributes.items()}

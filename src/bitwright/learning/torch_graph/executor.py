@@ -47,11 +47,6 @@ class TorchGraph:
         opset: the version of the model's operators.
         device: where the constants lie; feeds must lie there too.
         constants: tensors in place of those that the nodes hold.
-
-    >>> x, y = (ir.Value(name=name) for name in "xy")
-    >>> graph = TorchGraph([ir.node("Relu", [x], outputs=[y])], ["y"], opset=21)
-    >>> graph.run({"x": torch.tensor([-1.0, 2.0])})["y"]
-    tensor([0., 2.])
     """
 
     def __init__(

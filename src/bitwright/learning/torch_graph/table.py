@@ -268,11 +268,7 @@ def op_of(node: ir.Node) -> Op:
 
 
 def why_not(node: ir.Node, opset: int) -> str | None:
-    """Return why a node cannot be computed here, or None if it can.
-
-    >>> why_not(ir.node("NonMaxSuppression", []), 21)
-    'there is no NonMaxSuppression in torch here'
-    """
+    """Return why a node cannot be computed here, or None if it can."""
     if node.op_type in LANGUAGE_OPS:
         return why_not_language_op(node)
     if node.domain not in ("", "ai.onnx") or node.op_type not in OPS:

@@ -30,17 +30,7 @@ class WorkerError(Exception):
 
 
 class WorkerProcess(Closing):
-    """A process that runs the methods of the `Worker` in a file, one at a time.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = Path(folder) / "adding.py"
-    ...     code = "class Worker:\\n    def add(self, a, b):\\n        return a + b"
-    ...     _ = file.write_text(code)
-    ...     with WorkerProcess(file) as worker:
-    ...         worker.call("add", a=2, b=3)
-    5
-    """
+    """A process that runs the methods of the `Worker` in a file, one at a time."""
 
     def __init__(self, file: Path) -> None:
         # -P: the folder of the script must not shadow modules of the standard library.
