@@ -13,10 +13,11 @@ from bitwright.numerics.nearest_blocks import pack_nearest
 pytest.importorskip("numba")
 
 
-def both(weights, format, monkeypatch, **options):
+def both(weights, format, monkeypatch, threads=3, **options):
     """Return a weight packed as a whole, and in pieces by several threads, both compiled."""
     monkeypatch.setattr(block_search, "WORTH_COMPILING", 0)
     monkeypatch.setattr(row_reading, "_PIECE", 1024)
+    monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
     matrix = weights.T if options.get("transposed") else weights
     shrinks = options.get("shrinks", (1.0,))
     whole = pack_nbits(widen(quantize_in_blocks(matrix, format, shrinks=shrinks)))
@@ -31,9 +32,7 @@ def both(weights, format, monkeypatch, **options):
 def test_pieces_have_the_bytes_of_the_whole(monkeypatch, transposed, symmetric, bits, shrinks):
     weights = np.random.default_rng(0).standard_t(4, (200, 90)).astype(np.float32)
     format = BlockFormat(bits=bits, symmetric=symmetric, block_size=16)
-    whole, pieces = both(
-        weights, format, monkeypatch, shrinks=shrinks, transposed=transposed, threads=3
-    )
+    whole, pieces = both(weights, format, monkeypatch, shrinks=shrinks, transposed=transposed)
     np.testing.assert_array_equal(pieces.codes, whole.codes)
     np.testing.assert_array_equal(pieces.scales, whole.scales)
     if whole.zero_points is None:

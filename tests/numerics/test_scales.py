@@ -19,12 +19,12 @@ from bitwright.numerics.scales import (
     ceil_scale,
     float8_scale,
     float_scale,
+    middle_of,
     nearest_int16_scale,
     nearest_power_of_two,
     restricted_asymmetric_parameters,
     share_zero_point,
     smallest_bias_scale,
-    symmetric_zero_point,
 )
 from bitwright.numerics.types import (
     BFLOAT16,
@@ -178,8 +178,8 @@ def test_vectors_and_blocks_give_what_each_range_gives_alone():
 )  # fmt: skip
 def test_symmetric_zero_points(name, plain, reduced):
     qtype = QTYPES[name]
-    assert symmetric_zero_point(qtype) == plain
-    assert symmetric_zero_point(qtype, reduced=True) == reduced
+    assert middle_of(*qtype.bounds(symmetric=True)) == plain
+    assert middle_of(*qtype.bounds(symmetric=True, reduced=True)) == reduced
     assert int(affine_parameters(-1, 1, qtype, symmetric=True)[1]) == plain
 
 
@@ -190,7 +190,7 @@ def test_a_range_without_width_gets_scale_one(qtype, limits, kind):
     scale, zero_point = affine_parameters(*limits, qtype, kind=kind)
     assert (float(scale), int(zero_point)) == (1.0, 0)
     scale, zero_point = affine_parameters(*limits, qtype, symmetric=True, kind=kind)
-    assert (float(scale), int(zero_point)) == (1.0, symmetric_zero_point(qtype))
+    assert (float(scale), int(zero_point)) == (1.0, middle_of(*qtype.bounds(symmetric=True)))
 
 
 def test_scales_saturate_at_the_end_of_their_dtype():

@@ -25,15 +25,10 @@ class HoldoutSplit:
     otherwise; `evaluation` is whichever of the two there is.
     """
 
-    def __init__(self, samples: Iterable[Any], *, every: int = _EVERY, most: int = _MOST) -> None:
-        if every < 2:
-            raise DataError(
-                f"every={every} would leave no calibration data; give 2 or more (8 is usual)."
-            )
+    def __init__(self, samples: Iterable[Any], *, most: int = _MOST) -> None:
         if most < 0:
             raise DataError(f"most={most} is not a number of samples; give 0 or more.")
         self._samples = samples
-        self._every = every
         self._most = most
         self.holdout: list[Sample] = []
         self.first: list[Sample] = []
@@ -56,12 +51,12 @@ class HoldoutSplit:
         total = getattr(self._samples, "len_hint", None)
         if total is None and isinstance(self._samples, Sized):
             total = len(self._samples)
-        return None if total is None else int(total) - min(int(total) // self._every, self._most)
+        return None if total is None else int(total) - min(int(total) // _EVERY, self._most)
 
     def __iter__(self) -> Iterator[Any]:
         self.holdout, self.first, self.count = [], [], 0
         for index, sample in enumerate(self._samples):
-            if index % self._every == self._every - 1 and len(self.holdout) < self._most:
+            if index % _EVERY == _EVERY - 1 and len(self.holdout) < self._most:
                 self.holdout.append(_copy(read_sample(sample)))
                 self.first = []
                 continue

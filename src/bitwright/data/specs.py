@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.errors import DataError, ModelError, did_you_mean
+from bitwright.support.array_types import Array
 
 __all__ = [
     "Array",
@@ -21,7 +21,6 @@ __all__ = [
     "split_stack",
 ]
 
-Array: TypeAlias = npt.NDArray[Any]
 Sample: TypeAlias = dict[str, Array]
 
 # The names ONNX Runtime gives to element types. Strings travel as object arrays.

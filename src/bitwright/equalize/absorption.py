@@ -24,6 +24,7 @@ from bitwright.decide.ops import OPERATORS
 from bitwright.equalize.cle_chains import Link, find_chains
 from bitwright.equalize.shifting import Shift
 from bitwright.plan import Smoothing
+from bitwright.support.array_types import F64
 
 __all__ = [
     "AbsorptionPoint",
@@ -32,9 +33,6 @@ __all__ = [
     "find_absorption",
     "find_absorption_points",
 ]
-
-F64 = npt.NDArray[np.float64]
-
 
 _MARGIN = 0.1
 """Margin below the observed minimum of a channel, as a share of its range."""

@@ -26,12 +26,13 @@ from bitwright.numerics.blocks import (
     round_to_codes,
 )
 from bitwright.numerics.second_moment import output_error
+from bitwright.support.array_types import F64
 
 __all__ = ["CLIPPED", "awq_clip", "awq_scales", "awq_shrink"]
 
-F64 = npt.NDArray[np.float64]
-
 _SMALLEST = 1e-4
+MAX_COLUMNS = 256
+"""Columns of a wide layer that are scored."""
 ALPHAS = tuple(step / 20 for step in range(21))
 """Exponents of the input magnitudes that are tried."""
 CLIPPED = (1.0, 0.9, 0.8, 0.7, 0.6)
@@ -50,7 +51,6 @@ def awq_scales(
     *,
     alphas: Sequence[float] = ALPHAS,
     shrinks: Sequence[float] = (1.0,),
-    most_columns: int = 256,
     xp: Arrays = NUMPY,
 ) -> F64:
     """Return the factors s [K] for layers that read the same input: weights times, inputs over s.
@@ -63,7 +63,7 @@ def awq_scales(
     """
     sizes = np.asarray(magnitudes, np.float64)
     arrays = [np.asarray(weight) for weight in weights]
-    parts = [a[:, :: max(1, a.shape[1] // most_columns)].astype(np.float32) for a in arrays]
+    parts = [a[:, :: max(1, a.shape[1] // MAX_COLUMNS)].astype(np.float32) for a in arrays]
     if not parts or any(part.shape[0] != sizes.size for part in parts):
         raise DataError(
             f"the inputs have {sizes.size} channels, the weights "

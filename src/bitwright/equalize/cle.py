@@ -13,21 +13,17 @@ geometric mean.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.equalize.cle_chains import Chains, Layer, Link, find_chains
 from bitwright.graph import NameScope
 from bitwright.graph.editing import replace_constant
 from bitwright.recipe import CrossLayerEqualization, EqualizationDetails
+from bitwright.support.array_types import F64, Array
 
 __all__ = ["Equalized", "bias_divisor", "equalize_layers"]
-
-Array = npt.NDArray[Any]
-F64 = npt.NDArray[np.float64]
 
 # A channel beyond this on one side holds nothing but rounding noise: nothing to equalize.
 _LARGEST_FACTOR = 1e8

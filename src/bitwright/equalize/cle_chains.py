@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +20,9 @@ from bitwright.decide.ops import LINEAR_OPS, op_types
 from bitwright.decide.ops.linear import LinearNode
 from bitwright.graph import iter_graphs
 from bitwright.graph.constants import constant_of, float_constant_of, input_at, is_private
+from bitwright.support.array_types import Array
 
 __all__ = ["Addition", "Chains", "Layer", "Link", "find_chains"]
-
-Array = npt.NDArray[Any]
 
 _HOMOGENEOUS = op_types(lambda op: op.homogeneous)
 _POOLS = op_types(lambda op: op.pool)

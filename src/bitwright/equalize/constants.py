@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import MATRIX_PRODUCTS
 from bitwright.graph import weight_of
 from bitwright.graph.constants import constant_tensor, input_at
 from bitwright.graph.tensors import inline_copy
+from bitwright.support.array_types import F64, Array
 
 __all__ = [
     "Edit",
@@ -24,9 +24,6 @@ __all__ = [
     "read_inline",
     "transposed",
 ]
-
-Array = npt.NDArray[Any]
-F64 = npt.NDArray[np.float64]
 
 
 class Edit(NamedTuple):

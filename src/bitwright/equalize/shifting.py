@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import op_types
@@ -22,11 +21,9 @@ from bitwright.equalize.constants import fits, matrix_of, read_inline
 from bitwright.graph import NameScope
 from bitwright.graph.constants import float_constant_of, input_at, is_private
 from bitwright.graph.editing import add_initializer, insert_behind_value, replace_constant
+from bitwright.support.array_types import F64, Array
 
 __all__ = ["Shift", "find_shift"]
-
-Array = npt.NDArray[Any]
-F64 = npt.NDArray[np.float64]
 
 _NORMS = op_types(lambda op: op.normalizes == "last axes" and op.bias is not None)
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import MATRIX_PRODUCTS, op_types
@@ -42,11 +41,9 @@ from bitwright.graph.editing import (
 )
 from bitwright.plan import Smoothing
 from bitwright.recipe import Recipe, SmoothQuant
+from bitwright.support.array_types import F64, Array
 
 __all__ = ["apply_smoothing", "find_smoothing_points", "smoothing_for"]
-
-Array = npt.NDArray[Any]
-F64 = npt.NDArray[np.float64]
 
 # As in the paper's own code: a channel whose weights vanish must not blow the factor up.
 _SMALLEST = 1e-5

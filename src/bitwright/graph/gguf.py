@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.errors import MissingPackageError, ModelError
+from bitwright.support.array_types import Array
 
 __all__ = ["ARCHITECTURES", "GGUFFile"]
-
-Array = npt.NDArray[Any]
 
 ARCHITECTURES = ("gemma2", "gemma3", "llama", "qwen2", "qwen3")
 """What is supported: decoders whose modules have the names of Hugging Face's Llama."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.graph import iter_values
@@ -16,6 +15,7 @@ from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.quantized_ops import DEQUANTIZERS, FIX_NEURONS, INTEGER_OPS, QUANTIZERS
 from bitwright.numerics.quantize import dequantize
 from bitwright.numerics.types import QTYPES, QType
+from bitwright.support.array_types import Array
 
 __all__ = [
     "QuantizationParameters",
@@ -26,8 +26,6 @@ __all__ = [
     "position_of",
     "stored_weight",
 ]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
@@ -22,13 +21,12 @@ from bitwright.graph import opset_of
 from bitwright.learning.torch_graph.executor import TorchGraph
 from bitwright.numerics.quantize import fake_quantize
 from bitwright.plan import QuantPlan
+from bitwright.support.array_types import Array
 
 __all__ = ["Part", "attribute_errors"]
 
 DIRECTIONS = 4
 _SEED = 0
-
-Array = npt.NDArray[Any]
 
 
 class Part(NamedTuple):

@@ -8,6 +8,9 @@ import torch
 
 __all__ = ["Adam", "SignDescent"]
 
+BETAS, EPSILON = (0.9, 0.999), 1e-8
+"""The settings that its paper tested."""
+
 
 class Adam:
     """Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, algorithm 1.
@@ -15,14 +18,8 @@ class Adam:
     `groups` are tensors and their learning rates.
     """
 
-    def __init__(
-        self,
-        groups: Sequence[tuple[Sequence[torch.Tensor], float]],
-        *,
-        betas: tuple[float, float] = (0.9, 0.999),
-        epsilon: float = 1e-8,
-    ) -> None:
-        self._betas, self._epsilon, self._steps = betas, epsilon, 0
+    def __init__(self, groups: Sequence[tuple[Sequence[torch.Tensor], float]]) -> None:
+        self._steps = 0
         self._all = [
             (tensor, rate, torch.zeros_like(tensor), torch.zeros_like(tensor))
             for tensors, rate in groups
@@ -32,14 +29,14 @@ class Adam:
     def step(self, rate_factor: float = 1.0) -> None:
         """Move every tensor against its gradient at this part of its rate; clear the gradient."""
         self._steps += 1
-        first, second = self._betas
+        first, second = BETAS
         with torch.no_grad():
             for tensor, rate, mean, square in self._all:
                 if tensor.grad is None:
                     continue
                 mean.lerp_(tensor.grad, 1 - first)
                 square.mul_(second).addcmul_(tensor.grad, tensor.grad, value=1 - second)
-                root = (square / (1 - second**self._steps)).sqrt_().add_(self._epsilon)
+                root = (square / (1 - second**self._steps)).sqrt_().add_(EPSILON)
                 tensor.addcdiv_(mean, root, value=-rate_factor * rate / (1 - first**self._steps))
                 tensor.grad = None
 

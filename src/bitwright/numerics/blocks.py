@@ -24,6 +24,7 @@ from bitwright.numerics.block_search import (
     search_blocks,
 )
 from bitwright.numerics.row_reading import map_rows
+from bitwright.support.array_types import Array
 
 __all__ = [
     "SHRINKS",
@@ -44,8 +45,6 @@ __all__ = [
     "values_of",
     "values_of_blocks",
 ]
-
-Array = npt.NDArray[Any]
 
 SHRINKS = (1.0, 0.92, 0.84, 0.74, 0.6)
 """How much of a block's range is tried when it may be clipped, and then what is around the best.

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.numerics.types import FLOAT16
+from bitwright.support.array_types import Array
 
 __all__ = ["INFINITE", "MAX_FLOAT16", "narrow"]
-
-Array = npt.NDArray[Any]
 
 MAX_FLOAT16 = FLOAT16.highest
 INFINITE = 0.99 * float(np.finfo(np.float32).max)

@@ -14,6 +14,7 @@ from bitwright.numerics.arrays import NUMPY, Arrays, Float
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
 from bitwright.numerics.packing import pack, pack_rows, unpack
 from bitwright.numerics.stacked import as_stack
+from bitwright.support.array_types import Array
 
 __all__ = [
     "LazyBlocks",
@@ -35,7 +36,6 @@ __all__ = [
     "widen",
 ]
 
-Array = npt.NDArray[Any]
 ZeroPoints = Literal["none", "packed", "float"]
 
 _BITS = (2, 4, 8)

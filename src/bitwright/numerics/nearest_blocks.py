@@ -41,7 +41,6 @@ def pack_nearest(
     *,
     shrinks: Sequence[float] = (1.0,),
     transposed: bool = False,
-    threads: int | None = None,
     xp: Arrays = NUMPY,
 ) -> NBitsTensors:
     """Return a weight [K, N] as MatMulNBits reads it; `transposed` ones are read as [N, K].
@@ -60,7 +59,7 @@ def pack_nearest(
         matrix = array.T if transposed else array
         blocks = quantize_in_blocks(matrix, format, shrinks=shrinks, xp=xp)
         return pack_nbits(widen(blocks), xp=xp)
-    return _pack_compiled(read, shape, format, shrinks, transposed=transposed, threads=threads)
+    return _pack_compiled(read, shape, format, shrinks, transposed=transposed)
 
 
 def _pack_compiled(
@@ -70,7 +69,6 @@ def _pack_compiled(
     shrinks: Sequence[float],
     *,
     transposed: bool,
-    threads: int | None,
 ) -> NBitsTensors:
     """Return a weight that compiled code searches, rounds and packs, some rows at a time."""
     rows, columns = shape
@@ -96,10 +94,10 @@ def _pack_compiled(
             raise ModelError("the weight holds NaN or infinity; fix the model or leave it float.")
 
     if transposed:
-        map_rows(round_part, columns, rows, threads=threads)
+        map_rows(round_part, columns, rows)
     else:
         # Whole blocks, and four of them as a column's codes would else share a cache line.
-        map_rows(round_part, rows, columns, unit=4 * length, threads=threads)
+        map_rows(round_part, rows, columns, unit=4 * length)
     stored = NUMPY.array(scales, format.scale_type)
     packed = None
     if form.zero_points == "packed":

@@ -9,17 +9,14 @@ appendix C).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.errors import RecipeError
+from bitwright.support.array_types import Array
 
 __all__ = ["NVFP4_BLOCK", "NVFP4Weight", "quantize_nvfp4"]
-
-Array = npt.NDArray[Any]
 
 NVFP4_BLOCK = 16
 _LARGEST_CODE = 6.0

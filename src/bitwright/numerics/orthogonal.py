@@ -8,15 +8,13 @@ signs before it make it one of many.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
+
+from bitwright.support.array_types import F64, Array
 
 __all__ = ["Orthogonal", "OrthogonalKind", "hadamard", "make_orthogonal"]
-
-Array = npt.NDArray[Any]
-F64 = npt.NDArray[np.float64]
 
 OrthogonalKind = Literal["hadamard", "random", "mean-preserving"]
 

@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bitwright.errors import RecipeError
+from bitwright.support.array_types import Array
 
 __all__ = ["pack", "pack_rows", "unpack"]
-
-Array = npt.NDArray[Any]
 
 
 def pack(values: npt.ArrayLike, bits: int) -> npt.NDArray[np.uint8]:

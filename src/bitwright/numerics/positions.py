@@ -11,10 +11,9 @@ import numpy.typing as npt
 from bitwright.numerics.compiling import compiled, default_engine
 from bitwright.numerics.scales import middle_of, nearest_power_of_two
 from bitwright.numerics.types import QType
+from bitwright.support.array_types import F64
 
 __all__ = ["PositionGrid"]
-
-F64 = npt.NDArray[np.float64]
 
 # One scale coarser than the range asks for, and three finer ones, which clip.
 _OFFSETS = np.arange(-1.0, 4.0)

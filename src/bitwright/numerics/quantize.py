@@ -11,10 +11,9 @@ import numpy.typing as npt
 from bitwright.numerics.broadcasting import broadcast_parameters
 from bitwright.numerics.shared_exponent import round_to_shared_exponents
 from bitwright.numerics.types import QType
+from bitwright.support.array_types import Array
 
 __all__ = ["dequantize", "fake_quantize", "quantize"]
-
-Array = npt.NDArray[Any]
 
 
 def quantize(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from bitwright.errors import DataError, RecipeError
 from bitwright.numerics.types import UINT8, QType
+from bitwright.support.array_types import Array
 
 __all__ = [
     "affine_parameters",
@@ -26,11 +27,8 @@ __all__ = [
     "scale_limits",
     "share_zero_point",
     "smallest_bias_scale",
-    "symmetric_zero_point",
     "without_last_level",
 ]
-
-Array = npt.NDArray[Any]
 
 
 def affine_parameters(
@@ -143,7 +141,7 @@ def restricted_asymmetric_parameters(
     """Return uint8 parameters whose zero point is 0 for ranges without negatives, else 128."""
     stored = np.dtype(dtype)
     low, high = _widened(rmin, rmax, min_real_range)
-    middle = symmetric_zero_point(UINT8)
+    middle = middle_of(*UINT8.bounds())
     positive = low >= 0
     exact = np.where(positive, high / 255, np.maximum(-low / middle, high / (255 - middle)))
     tiny, largest = scale_limits(stored)
@@ -166,11 +164,6 @@ def share_zero_point(rmin: npt.ArrayLike, rmax: npt.ArrayLike, steps: int) -> tu
     best = int(np.argmin((scales**2).sum(axis=1)))
     scale = np.where(scales[best] > 0, scales[best], 1)
     return -best * scale, (steps - best) * scale
-
-
-def symmetric_zero_point(qtype: QType, *, reduced: bool = False) -> int:
-    """Return the zero point of a symmetric range: the middle of the type, rounded up."""
-    return middle_of(*qtype.bounds(symmetric=True, reduced=reduced))
 
 
 def middle_of(qmin: int, qmax: int) -> int:

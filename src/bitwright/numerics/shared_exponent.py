@@ -13,13 +13,14 @@ Each is a set of float32 values, so a rounded tensor is a float32 tensor. Three 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import QType
+from bitwright.support.array_types import F64, Array
 
 __all__ = [
     "LOWEST_MICROSCALED",
@@ -32,9 +33,6 @@ __all__ = [
     "axis_within",
     "round_to_shared_exponents",
 ]
-
-Array = npt.NDArray[Any]
-F64 = npt.NDArray[np.float64]
 
 Rounding = Literal[0, 1, 2]
 """Where halves go: 0 away from zero, 1 up, 2 to the even neighbour."""

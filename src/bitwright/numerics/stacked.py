@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from bitwright.support.array_types import Array
 
 __all__ = ["as_matrix", "as_stack"]
-
-Array = npt.NDArray[Any]
 
 
 def as_matrix(array: Array, *, transposed: bool) -> Array:

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bitwright.support.array_types import F64
+
 __all__ = ["PANEL", "add_products_", "factor_", "mirror_", "permute_", "unit_rows_"]
 
 PANEL = 512
 """Rows and columns that are worked on at once."""
-
-F64 = npt.NDArray[np.float64]
 
 
 def add_products_(matrix: F64, rows: npt.NDArray[np.float32]) -> bool:

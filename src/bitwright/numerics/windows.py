@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from bitwright.support.array_types import F64, Array
 
 __all__ = ["transposed_window_coverage", "unfold_windows", "window_coverage"]
-
-Array = npt.NDArray[Any]
-F64 = npt.NDArray[np.float64]
 
 
 def window_coverage(

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bitwright.numerics.compiling import compiled, default_engine
+from bitwright.support.array_types import F32, I64
 
 __all__ = [
     "BINS",
@@ -49,9 +50,6 @@ _INF = 0x7F800000
 _ROUNDS_UP = 0x7F7F8000
 TOP_BIN = 0x7F7F
 _LEAST_ROUNDED_UP = float(np.array([_ROUNDS_UP], np.uint32).view(np.float32)[0])
-
-F32 = npt.NDArray[np.float32]
-I64 = npt.NDArray[np.int64]
 
 
 class Extremes(NamedTuple):

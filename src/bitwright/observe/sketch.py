@@ -15,12 +15,9 @@ from bitwright.errors import DataError
 from bitwright.numerics.positions import PositionGrid
 from bitwright.observe import kernels
 from bitwright.observe.value_counts import ValueCounts
+from bitwright.support.array_types import F32, F64, I64
 
 __all__ = ["SketchState", "TensorSketch"]
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

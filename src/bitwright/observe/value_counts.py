@@ -9,11 +9,9 @@ import numpy.typing as npt
 
 from bitwright.observe import kernels
 from bitwright.observe.kernels import Extremes
+from bitwright.support.array_types import F32, I64
 
 __all__ = ["ValueCounts"]
-
-F32 = npt.NDArray[np.float32]
-I64 = npt.NDArray[np.int64]
 
 MOST_WAITING = 1 << 13
 """Values of a tensor that are kept as they are: 32 KiB, where their counts take up to 1 MiB, spread

@@ -12,7 +12,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import LINEAR_OPS
@@ -21,6 +20,7 @@ from bitwright.graph.constants import float_constant_of
 from bitwright.graph.editing import remove_nodes, replace_constant, replace_value
 from bitwright.graph.names import NameScope
 from bitwright.prepare.matching import index_of, least_rank, private_producer, private_reader
+from bitwright.support.array_types import Array
 
 __all__ = [
     "Array",
@@ -31,8 +31,6 @@ __all__ = [
     "linear_before",
     "spread",
 ]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,13 +8,13 @@ is compared with every node, where a pass here begins at the few types of node t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import CONVOLUTIONS, op_types
 from bitwright.graph.constants import constant_of, float_constant_of, input_at, is_private
+from bitwright.support.array_types import Array
 from bitwright.targets.npu_operations import clip_bounds
 
 __all__ = [
@@ -35,8 +35,6 @@ __all__ = [
     "squared",
     "step",
 ]
-
-Array = npt.NDArray[Any]
 
 
 class Matched(list[ir.Node]):

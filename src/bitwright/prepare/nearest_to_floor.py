@@ -7,27 +7,17 @@ Hardware that only has floor then computes the same. Whether it does is looked u
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.graph import static_shape
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.names import NameScope
+from bitwright.numerics.resizing import COORDINATES, ROUNDINGS, coordinates
 from bitwright.prepare.passes import rewrites
+from bitwright.support.array_types import Array
 
 __all__ = ["nearest_to_floor"]
-
-Places = npt.NDArray[np.float64]
-
-_ROUNDINGS: dict[str, Callable[[Places], Places]] = {
-    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
-    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
-    "floor": np.floor,
-    "ceil": np.ceil,
-}
 
 
 @rewrites("Resize", since=11)
@@ -44,7 +34,7 @@ def nearest_to_floor(resize: ir.Node, names: NameScope) -> bool | str:
     before = None if source is None else static_shape(source)
     after = static_shape(resize.outputs[0])
     scales = constant_of(input_at(resize, 2))
-    if before is None or after is None or nearest not in _ROUNDINGS:
+    if before is None or after is None or nearest not in ROUNDINGS:
         return f"Resize {resize.name!r} keeps the mode {nearest}: its sizes are not known"
     if "axes" in attributes or (scales is not None and scales.size not in (0, len(before))):
         return f"Resize {resize.name!r} keeps the mode {nearest}: it names its axes"
@@ -54,25 +44,13 @@ def nearest_to_floor(resize: ir.Node, names: NameScope) -> bool | str:
     for size, length, factor in zip(before, after, factors, strict=True):
         given = _indices(size, length, factor, nearest, mode)
         floor = _indices(size, length, factor, "floor", "asymmetric")
-        if given is None or floor is None or not np.array_equal(given, floor):
+        if mode not in COORDINATES or not np.array_equal(given, floor):
             return f"Resize {resize.name!r} keeps the mode {nearest}: floor takes other values"
     resize.attributes.add(ir.AttrString("nearest_mode", "floor"))
     resize.attributes.add(ir.AttrString("coordinate_transformation_mode", "asymmetric"))
     return True
 
 
-def _indices(size: int, length: int, factor: float, nearest: str, mode: str) -> Places | None:
-    """Return which input each output along an axis is; None: of another formula."""
-    places = np.arange(length, dtype=np.float64)
-    match mode:
-        case "asymmetric":
-            read = places / factor
-        case "half_pixel":
-            read = (places + 0.5) / factor - 0.5
-        case "pytorch_half_pixel":
-            read = (places + 0.5) / factor - 0.5 if length > 1 else np.zeros(1)
-        case "align_corners":
-            read = places * (size - 1) / (length - 1) if length > 1 else np.zeros(1)
-        case _:
-            return None
-    return np.clip(_ROUNDINGS[nearest](read), 0, size - 1)
+def _indices(size: int, length: int, factor: float, nearest: str, mode: str) -> Array:
+    """Return which input each output along an axis is."""
+    return np.clip(ROUNDINGS[nearest](coordinates(size, length, factor, mode)), 0, size - 1)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import op_types
@@ -41,10 +40,10 @@ from bitwright.prepare.pairs import (
     same_parameters,
 )
 from bitwright.prepare.trained_weights import constant_array, move_axis, move_values, rescale
+from bitwright.support.array_types import Array
 
 __all__ = ["Trained", "read_trained"]
 
-Array = npt.NDArray[Any]
 Use = tuple[ir.Node, int]
 
 # Their constant bias is stored at (input scale x weight scale), whatever it was trained with.

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import rule_of
@@ -14,10 +12,9 @@ from bitwright.graph.constants import constant_of
 from bitwright.numerics.broadcasting import along_axis
 from bitwright.numerics.quantize import quantize
 from bitwright.plan import Parameters
+from bitwright.support.array_types import Array
 
 __all__ = ["constant_array", "move_axis", "move_values", "rescale"]
-
-Array = npt.NDArray[Any]
 
 
 def constant_array(value: ir.Value | None) -> Array:

@@ -15,10 +15,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import CONVOLUTIONS, LINEAR_OPS, MATRIX_PRODUCTS
@@ -26,6 +24,7 @@ from bitwright.decide.ops.linear import LinearNode
 from bitwright.graph.constants import float_constant_of, input_at, is_private
 from bitwright.numerics.broadcasting import along_axis
 from bitwright.numerics.windows import transposed_window_coverage, window_coverage
+from bitwright.support.array_types import F64, Array
 
 __all__ = [
     "BiasedLayer",
@@ -36,9 +35,6 @@ __all__ = [
     "multiply_channels",
     "window_pads",
 ]
-
-Array = npt.NDArray[Any]
-F64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

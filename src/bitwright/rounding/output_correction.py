@@ -18,10 +18,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from bitwright.support.array_types import F64, Array
 
 __all__ = ["SHRINKING_SAMPLES", "OutputMoments", "by_channel", "squared_error"]
 
@@ -29,8 +29,6 @@ SHRINKING_SAMPLES = 16
 """The number of samples that is believed half of the gain that it shows."""
 MAX_GAIN = 2.0
 
-Array = npt.NDArray[Any]
-F64 = npt.NDArray[np.float64]
 Function = Callable[[Array], Array]
 
 

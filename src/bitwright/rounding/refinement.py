@@ -39,11 +39,10 @@ def refine(
     hessian: npt.ArrayLike,
     *,
     rounds: int = 2,
-    codes: bool = True,
     damping: float = 0.01,
     xp: Arrays = NUMPY,
 ) -> QuantizedBlocks:
-    """Return a quantized weight with its scales, and with `codes` its codes, refitted to the data.
+    """Return a quantized weight with its scales and codes refitted to the data.
 
     `hessian` is the second moment of the layer's inputs; `damping` times the mean of its diagonal
     is added to that, so that directions which the data does not show are left as they are. By this
@@ -62,9 +61,9 @@ def refine(
     # What one unit of change in each row adds to half of the error's slope there.
     slope = matrix @ change
 
-    improve: Any = partial(_improve, codes=codes, format=format, xp=xp)
+    improve: Any = partial(_improve, format=format, xp=xp)
     if length <= _MAX_CAPTURED:
-        improve = xp.captured(("refine", format, codes), improve)
+        improve = xp.captured(("refine", format), improve)
     for _ in range(rounds):
         for place in range(format.blocks(rows)):
             start, stop = place * length, min((place + 1) * length, rows)
@@ -83,11 +82,10 @@ def refine(
 
 
 def _improve(
-    change: Any, steps: Any, slope: Any, own: Any, scale: Any, zero: Any, *, codes: bool, **how: Any
+    change: Any, steps: Any, slope: Any, own: Any, scale: Any, zero: Any, **how: Any
 ) -> tuple[Any, Any, Any, Any]:
-    """Return a block's changes, steps and slope with its best codes, if asked for, and scale."""
-    if codes:
-        _descend(change, steps, slope, own, scale, zero, **how)
+    """Return a block's changes, steps and slope with its best codes, and its best scale."""
+    _descend(change, steps, slope, own, scale, zero, **how)
     return change, steps, slope, _refit(change, steps, slope, own, scale, **how)
 
 

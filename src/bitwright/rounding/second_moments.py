@@ -11,14 +11,13 @@ lies off its diagonal is shrunk by as much, down to E[x^2] alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.numerics.blocks import BlockFormat, BlockScales
 from bitwright.rounding.gptq import factor_hessian, gptq
 from bitwright.rounding.refinement import refine
+from bitwright.support.array_types import F64, Array
 
 __all__ = [
     "ROWS_PER_WEIGHT",
@@ -35,9 +34,6 @@ DAMPING = 0.01
 ROUNDS = 3
 SHRINKS = tuple(1.0 - 0.025 * step for step in range(21))
 """How much of a scale is tried."""
-
-Array = npt.NDArray[Any]
-F64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

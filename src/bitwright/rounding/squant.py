@@ -9,18 +9,13 @@ leaves half a step in each kernel, and then half a step in each output; it takes
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.numerics.broadcasting import along_axis
 from bitwright.plan import Parameters
+from bitwright.support.array_types import F64, Array
 
 __all__ = ["flip_by_squant"]
-
-Array = npt.NDArray[Any]
-F64 = npt.NDArray[np.float64]
 
 # Weights worked on at once: their copies in float64 must not be the largest arrays of a job.
 _CHUNK = 1 << 18

@@ -10,8 +10,8 @@ from bitwright.errors import DataError, RecipeError
 from bitwright.numerics.quantize import dequantize, quantize
 from bitwright.numerics.scales import (
     affine_parameters,
+    middle_of,
     nearest_power_of_two,
-    symmetric_zero_point,
 )
 from bitwright.numerics.types import INT4, INT8, INT16, UINT4, UINT8, UINT16
 from bitwright.observe import TensorSketch
@@ -225,7 +225,9 @@ def test_min_mse_chooses_the_power_of_two_that_the_raw_data_chooses(name, scale,
     width = 2 * max(-bottom, top) if symmetric else top - bottom
     base = float(nearest_power_of_two(width / (qmax - qmin)))
     zero = (
-        symmetric_zero_point(qtype) if symmetric else np.rint(qmin - bottom * (qmax - qmin) / width)
+        middle_of(*qtype.bounds(symmetric=True))
+        if symmetric
+        else np.rint(qmin - bottom * (qmax - qmin) / width)
     )
     errors = {}
     for finer in range(-1, 4):

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bitwright.errors import DataError
-from bitwright.observe.sketch import I64, TensorSketch
+from bitwright.observe.sketch import TensorSketch
+from bitwright.support.array_types import I64
 
 __all__ = ["EqualBins", "MagnitudeBins", "Magnitudes", "percentile_edges"]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import MATRIX_PRODUCTS
@@ -30,11 +29,10 @@ from bitwright.graph.constants import float_constant_of, input_at
 from bitwright.graph.editing import remove_nodes, replace_constant
 from bitwright.numerics.orthogonal import Orthogonal, OrthogonalKind, make_orthogonal
 from bitwright.plan import Rotation
+from bitwright.support.array_types import Array
 from bitwright.support.wording import counted, show_bytes
 
 __all__ = ["Rotated", "rotate_model"]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import onnx_ir as ir
@@ -87,8 +87,8 @@ class TorchGraph:
         `constants` stand in for those of the graph.
         """
         known = dict(feeds)
-        for step in self._steps:
-            step.compute(known, self._arguments(step, known, read, constants))
+        for step, arguments in self._read(known, read, constants):
+            step.compute(known, arguments)
         return {name: known[name] for name in self._outputs}
 
     def consumers(self, name: str) -> list[Step]:
@@ -109,30 +109,29 @@ class TorchGraph:
     ) -> list[torch.Tensor | None]:
         """Return what a node reads for these feeds."""
         known = dict(feeds)
-        for step in self._steps:
-            arguments = self._arguments(step, known, read, constants)
+        for step, arguments in self._read(known, read, constants):
             if step.name == node:
                 return arguments
             step.compute(known, arguments)
         raise ModelError(f"there is no node {node!r} in this segment.")
 
-    def _arguments(
+    def _read(
         self,
-        step: Step,
         known: Mapping[str, torch.Tensor],
         read: Mapping[tuple[str, int], Change] | None,
         constants: Mapping[str, torch.Tensor] | None,
-    ) -> list[torch.Tensor | None]:
-        arguments: list[torch.Tensor | None] = []
-        for index, value in enumerate(step.inputs):
-            tensor = None
-            if value is not None:
-                tensor = _find(value.name or "", known, constants, self.constants)
-                change = read.get((step.name, index)) if read else None
-                if change is not None:
-                    tensor = change(tensor)
-            arguments.append(tensor)
-        return arguments
+    ) -> Iterator[tuple[Step, list[torch.Tensor | None]]]:
+        """Yield each step with what it reads of the known tensors and of constants."""
+        for step in self._steps:
+            arguments: list[torch.Tensor | None] = []
+            for index, value in enumerate(step.inputs):
+                tensor = None
+                if value is not None:
+                    tensor = _find(value.name or "", known, constants, self.constants)
+                    change = read.get((step.name, index)) if read else None
+                    tensor = tensor if change is None else change(tensor)
+                arguments.append(tensor)
+            yield step, arguments
 
     def _plan(self, nodes: list[ir.Node], opset: int) -> list[Step]:
         last = {v.name or "": i for i, node in enumerate(nodes) for v in node.inputs if v}

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 import torch
 
 from bitwright.learning.torch_graph.attributes import Attributes
 from bitwright.numerics.broadcasting import along_axis
+from bitwright.numerics.resizing import COORDINATES, ROUNDINGS, coordinates
 
 __all__ = ["refuse_resize", "resize"]
-
-_COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 
 
 def refuse_resize(node: ir.Node) -> str | None:
@@ -21,7 +18,7 @@ def refuse_resize(node: ir.Node) -> str | None:
     a = Attributes(node, 0)
     if a.text("mode", "nearest") not in ("nearest", "linear"):
         return f"Resize has the mode {a.text('mode')}"
-    if a.text("coordinate_transformation_mode", "half_pixel") not in _COORDINATES:
+    if a.text("coordinate_transformation_mode", "half_pixel") not in COORDINATES:
         return f"Resize has coordinates of {a.text('coordinate_transformation_mode')}"
     if a.integer("antialias"):
         return "Resize smooths (antialias)"
@@ -42,9 +39,7 @@ def resize(
         scales = roi
     axes = [axis % x.ndim for axis in a.integers("axes")] or list(range(x.ndim))
     old_way = a.opset == 10 or a.op_type == "Upsample"
-    coordinates = a.text(
-        "coordinate_transformation_mode", "asymmetric" if old_way else "half_pixel"
-    )
+    mode = a.text("coordinate_transformation_mode", "asymmetric" if old_way else "half_pixel")
     for i, axis in enumerate(axes):
         size = x.shape[axis]
         if sizes is not None and sizes.numel():
@@ -55,23 +50,12 @@ def resize(
             scale = float(scales[i])
             wanted = int(np.floor(size * scale))
         if wanted != size or scale != 1:
-            places = _places(size, wanted, scale, coordinates)
+            # In float32, as the runtime does: which way a tie falls depends on it. A Python number
+            # as the scale keeps arrays in float32.
+            scale = float(np.float32(scale))
+            places = coordinates(size, wanted, scale, mode, np.float32)
             x = _sample(x, axis, places, a, old_way)
     return x
-
-
-def _places(size: int, wanted: int, scale: float, coordinates: str) -> np.ndarray:
-    """Return where each new element lies among the old ones."""
-    # In float32, as the runtime does: which way a tie falls depends on it.
-    index = np.arange(wanted, dtype=np.float32)
-    scale = float(np.float32(scale))  # a Python number keeps arrays in float32
-    if coordinates == "asymmetric":
-        return index / scale
-    if coordinates == "align_corners":
-        return index * (size - 1) / (wanted - 1) if wanted > 1 else index * 0
-    if coordinates == "pytorch_half_pixel" and wanted == 1:
-        return index * 0
-    return (index + 0.5) / scale - 0.5
 
 
 def _sample(
@@ -80,7 +64,7 @@ def _sample(
     last = x.shape[axis] - 1
     if a.text("mode", "nearest") == "nearest":
         rounding = a.text("nearest_mode", "floor" if old_way else "round_prefer_floor")
-        nearest = np.clip(_NEAREST[rounding](places), 0, last).astype(np.int64)
+        nearest = np.clip(ROUNDINGS[rounding](places), 0, last).astype(np.int64)
         return x.index_select(axis, torch.from_numpy(nearest).to(x.device))
     places = np.clip(places, 0, last)
     low = np.floor(places).astype(np.int64)
@@ -89,11 +73,3 @@ def _sample(
     share = along_axis(share, axis, x.ndim)
     first, second = (x.index_select(axis, torch.from_numpy(p).to(x.device)) for p in (low, high))
     return first * (1 - share) + second * share
-
-
-_NEAREST: dict[str, Any] = {
-    "round_prefer_floor": lambda p: np.ceil(p - 0.5),
-    "round_prefer_ceil": lambda p: np.floor(p + 0.5),
-    "floor": np.floor,
-    "ceil": np.ceil,
-}
