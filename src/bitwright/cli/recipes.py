@@ -68,25 +68,8 @@ def recipes_command(
 
 
 def _describe(recipe: Recipe) -> dict[str, Any]:
-    if recipe.mode == "weight-only":
-        weights = recipe.weights
-        return {
-            "name": recipe.name,
-            "activation": "float",
-            "weight": f"int{weights.bits} in blocks of {weights.block_size}",
-            "per_channel": True,
-            "symmetric": weights.symmetric,
-            "ranges": "+".join(
-                [
-                    *(["awq"] if weights.awq is not None else []),
-                    str(type(weights.rounding).__struct_config__.tag),
-                    *(["refine"] if weights.refine else []),
-                ]
-            ),
-            "purpose": _purpose_of(recipe),
-        }
     ranges = {"dynamic": "at every run", "cast": "none"}
-    return {
+    described = {
         "name": recipe.name,
         "activation": recipe.activation.name,
         "weight": recipe.weight.name,
@@ -95,6 +78,17 @@ def _describe(recipe: Recipe) -> dict[str, Any]:
         "ranges": ranges.get(recipe.mode) or str(type(recipe.ranges).__struct_config__.tag),
         "purpose": _purpose_of(recipe),
     }
+    if recipe.mode == "weight-only":
+        weights, method = recipe.weights, str(type(recipe.weights.rounding).__struct_config__.tag)
+        steps = {"awq": weights.awq is not None, method: True, "refine": weights.refine}
+        described |= {
+            "activation": "float",
+            "weight": f"int{weights.bits} in blocks of {weights.block_size}",
+            "per_channel": True,
+            "symmetric": weights.symmetric,
+            "ranges": "+".join(step for step, is_taken in steps.items() if is_taken),
+        }
+    return described
 
 
 def _purpose_of(recipe: Recipe) -> str:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.data.array_files import ARRAY_READERS, load_arrays, load_npy
+from bitwright.data.image_preprocess import no_images
 from bitwright.data.images import IMAGE_SUFFIXES, open_images
-from bitwright.data.items import name_item
+from bitwright.data.items import transformed
 from bitwright.data.samples import NamedSample, Samples
 from bitwright.data.specs import InputSpec, Sample, split_stack
 from bitwright.data.tables import load_table
@@ -136,11 +137,7 @@ def open_paths(
     def produce_arrays() -> Iterator[NamedSample]:
         for file in files:
             for sample in _file_samples(file, specs, lone=lone or kind == "tables")[1]:
-                if callable(transform):
-                    item = sample if len(specs) > 1 else next(iter(sample.values()))
-                    yield name_item(item, specs, 0, transform=transform), file.name
-                else:
-                    yield sample, file.name
+                yield transformed(sample, specs, 0, transform), file.name
 
     def at(number: int) -> NamedSample:
         # The file is mapped into memory: samples before this one are not read.
@@ -313,11 +310,7 @@ def _interleave(groups: Sequence[Sequence[Path]]) -> list[Path]:
 
 def _refuse_preprocess(origin: str, transform: Any) -> None:
     if transform is not None and not callable(transform):
-        raise DataError(
-            f"image preprocessing was given, but {origin!r} holds arrays and not images",
-            remedy="leave transform out, or give the folder of images",
-            command="leave --transform out, or give the folder of images",
-        )
+        raise no_images(f"{origin!r} holds arrays and not images")
 
 
 def _file_samples(

@@ -11,7 +11,14 @@ from bitwright.data.specs import Array, InputSpec, show_shape
 from bitwright.errors import DataError, MissingPackageError, RecipeError, did_you_mean
 from bitwright.support.settings import Settings
 
-__all__ = ["PREPROCESS_PRESETS", "ImagePreprocess", "Transform", "ask_for", "load_pillow"]
+__all__ = [
+    "PREPROCESS_PRESETS",
+    "ImagePreprocess",
+    "Transform",
+    "ask_for",
+    "load_pillow",
+    "no_images",
+]
 
 MAX_SIDE = 1 << 14
 """Pixels in a side up to which images are resized: above the input of any model."""
@@ -210,6 +217,15 @@ def ask_for(sentence: str, pair: str, instead: str = "") -> DataError:
         sentence,
         remedy=f"give transform={pair!r}{instead}",
         command=f"give --transform {pair}{instead}",
+    )
+
+
+def no_images(what: str) -> DataError:
+    """Return an error for images' preprocessing where the data is none."""
+    return DataError(
+        f"image preprocessing was given, but {what}",
+        remedy="leave transform out, or give the folder of images",
+        command="leave --transform out, or give the folder of images",
     )
 
 

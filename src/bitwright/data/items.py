@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from bitwright.data.image_preprocess import ImagePreprocess
+from bitwright.data.image_preprocess import ImagePreprocess, no_images
 from bitwright.data.images import image_to_array, is_image
 from bitwright.data.specs import InputSpec, as_array
 from bitwright.errors import DataError
 
-__all__ = ["ACCEPTED", "name_item"]
+__all__ = ["ACCEPTED", "name_item", "transformed"]
 
 ACCEPTED = (
     "give a list or generator of dicts (input name to array), an ONNX Runtime "
@@ -39,14 +39,21 @@ def name_item(
     named = _pair(item, specs, index, loader)
     by_name = {spec.name: spec for spec in specs}
     if isinstance(transform, ImagePreprocess) and not any(map(is_image, named.values())):
-        raise DataError(
-            f"image preprocessing was given, but sample {index} is no image; leave transform out, "
-            "or give images."
-        )
+        raise no_images(f"sample {index} is no image")
     return {
         name: _fit(value, by_name[name], transform, index) if name in by_name else value
         for name, value in named.items()
     }
+
+
+def transformed(
+    sample: Mapping[str, Any], specs: Sequence[InputSpec], index: int, transform: Any
+) -> Mapping[str, Any]:
+    """Return a sample of arrays as a function makes it; as it is without one."""
+    if not callable(transform):
+        return sample
+    item = sample if len(specs) > 1 else next(iter(sample.values()))
+    return name_item(item, specs, index, transform=transform)
 
 
 def _pair(item: Any, specs: Sequence[InputSpec], index: int, loader: bool) -> Mapping[str, Any]:

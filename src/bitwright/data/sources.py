@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from bitwright.data.files import open_path, open_paths
-from bitwright.data.image_preprocess import ImagePreprocess
+from bitwright.data.image_preprocess import ImagePreprocess, no_images
 from bitwright.data.images import is_image, open_images
-from bitwright.data.items import ACCEPTED, name_item
+from bitwright.data.items import ACCEPTED, name_item, transformed
 from bitwright.data.samples import Samples
 from bitwright.data.specs import InputSpec, as_array, split_stack
 from bitwright.errors import DataError, EmptyDataError
@@ -113,10 +113,7 @@ def _is_single_array(value: Any) -> bool:
 
 def _open_stack(source: Any, specs: tuple[InputSpec, ...], transform: Any) -> Samples:
     if isinstance(transform, ImagePreprocess):
-        raise DataError(
-            f"image preprocessing was given, but the data is a {type(source).__name__} and not a "
-            "folder of images; leave transform out, or give the folder."
-        )
+        raise no_images(f"the data is a {type(source).__name__} and not a folder of images")
     if isinstance(source, Mapping):
         arrays = {}
         names = {spec.name for spec in specs}
@@ -148,11 +145,7 @@ def _open_stack(source: Any, specs: tuple[InputSpec, ...], transform: Any) -> Sa
     def produce() -> Iterator[tuple[Mapping[str, Any], None]]:
         samples = split_stack(arrays, specs, origin=f"the {description}", lone=True)[1]
         for index, sample in enumerate(samples):
-            if callable(transform):
-                item = sample if len(specs) > 1 else sample[specs[0].name]
-                yield name_item(item, specs, index, transform=transform), None
-            else:
-                yield sample, None
+            yield transformed(sample, specs, index, transform), None
 
     return Samples(produce, specs, description=description, len_hint=count)
 

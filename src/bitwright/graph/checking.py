@@ -12,6 +12,7 @@ from bitwright.graph.cloning import strip_weights
 from bitwright.graph.runtime_ops import move_apart
 from bitwright.graph.subgraphs import iter_graphs, qualified_name, subgraphs_of
 from bitwright.graph.tensors import tensor_slots
+from bitwright.support.wording import reason_of
 
 __all__ = ["check_model", "check_order", "fingerprint", "is_in_order"]
 
@@ -41,9 +42,7 @@ def check_model(model: ir.Model) -> None:
     try:
         onnx.checker.check_model(proto, full_check=not (foreign or model.functions))
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = (lines[0] if lines else type(error).__name__)[:300].rstrip(".")
-        raise ModelError(f"the model is not valid ONNX: {reason}.") from error
+        raise ModelError(f"the model is not valid ONNX: {reason_of(error)}.") from error
 
 
 def check_order(model: ir.Model) -> None:

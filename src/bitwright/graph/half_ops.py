@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import onnx
 import onnx_ir as ir
+
+from bitwright.graph.runtime_ops import find_schema
 
 __all__ = ["HalfParameters", "find_half_parameters"]
 
@@ -42,11 +45,8 @@ def find_half_parameters(node: ir.Node, kind: str) -> HalfParameters:
 
 @cache
 def _read_schema(op_type: str, version: int, kind: str) -> HalfParameters:
-    import onnx.defs
-
-    try:
-        schema = onnx.defs.get_schema(op_type, version, "")
-    except onnx.defs.SchemaError:
+    schema = find_schema(op_type, version)
+    if schema is None:
         return HalfParameters()
     allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
 

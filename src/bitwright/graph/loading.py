@@ -17,9 +17,10 @@ from bitwright.graph.extents import Extent, StoredFile, split_file
 from bitwright.graph.messages import check_message
 from bitwright.graph.shapes import forget_sizes
 from bitwright.graph.subgraphs import iter_messages
-from bitwright.graph.tensors import serialized_size, shape_of, tensor_slots
+from bitwright.graph.tensors import same_bytes, serialized_size, shape_of, tensor_slots
 from bitwright.support.collector import without_collection
 from bitwright.support.files import check_regular_file
+from bitwright.support.wording import reason_of
 
 __all__ = ["SOURCE_KEY", "ModelSource", "file_size", "files_of", "load_model", "source_path"]
 
@@ -159,7 +160,9 @@ def _from_proto(
     except MemoryError:
         raise
     except Exception as error:
-        raise ModelError(f"{what} is damaged ({_first_line(error)}); export it again.") from error
+        raise ModelError(
+            f"{what} is damaged ({reason_of(_cause_of(error))}); export it again."
+        ) from error
     _forget_impossible_sizes(model)
     if "ai.onnx" in model.graph.opset_imports:  # the long name of the default domain
         model.graph.opset_imports[""] = model.graph.opset_imports.pop("ai.onnx")
@@ -200,25 +203,14 @@ def _adopt(source: ir.Model, sort: bool) -> ir.Model:
 
 def _share_bytes(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     """Return a tensor over the same bytes: renaming a value also renames the tensor it holds."""
-    shape = shape_of(tensor)
     if isinstance(tensor, ir.ExternalTensor):
-        return ir.ExternalTensor(
-            tensor.location,
-            tensor.offset,
-            tensor.length,
-            tensor.dtype,
-            shape=shape,
-            name=tensor.name,
-            doc_string=tensor.doc_string,
-            metadata_props=dict(tensor.metadata_props),
-            base_dir=tensor.base_dir,
-        )
+        return same_bytes(tensor)
     if isinstance(tensor, (ir.StringTensor, ir.LazyTensor)):
         return tensor
     return ir.LazyTensor(
         lambda: tensor,
         dtype=tensor.dtype,
-        shape=shape,
+        shape=shape_of(tensor),
         name=tensor.name,
         doc_string=tensor.doc_string,
         cache=False,
@@ -344,7 +336,7 @@ def _proto_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
             yield from attribute.tensors
 
 
-def _first_line(error: BaseException) -> str:
+def _cause_of(error: BaseException) -> BaseException:
     while error.__cause__ is not None:
         error = error.__cause__
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
+    return error

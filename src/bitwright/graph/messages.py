@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from bitwright.errors import ModelError
+from bitwright.graph.runtime_ops import find_schema
 from bitwright.support.input_limits import check_limit
 
 __all__ = ["check_message"]
@@ -147,7 +148,7 @@ def _check_node(node: onnx.NodeProto, what: str, opset: int) -> None:
 @cache
 def _required_inputs(op_type: str, opset: int) -> tuple[tuple[int, ...], int]:
     """Return which inputs of an operator must be there, and the smallest number of them."""
-    schema = _find_schema("", op_type, opset)
+    schema = find_schema(op_type, max(opset, 1))
     if schema is None:
         return (), 0
     single = onnx.defs.OpSchema.FormalParameterOption.Single
@@ -157,7 +158,7 @@ def _required_inputs(op_type: str, opset: int) -> tuple[tuple[int, ...], int]:
 
 @cache
 def _required_attributes(op_type: str, opset: int) -> tuple[str, ...]:
-    schema = _find_schema("", op_type, opset)
+    schema = find_schema(op_type, max(opset, 1))
     attributes = {} if schema is None else schema.attributes
     return tuple(name for name, one in attributes.items() if one.required)
 
@@ -165,21 +166,11 @@ def _required_attributes(op_type: str, opset: int) -> tuple[str, ...]:
 @cache
 def _attribute_types(domain: str, op_type: str, opset: int) -> dict[str, int]:
     """Return the types of an operator's attributes, by their names."""
-    schema = _find_schema(domain, op_type, opset)
+    schema = find_schema(op_type, max(opset, 1)) if domain in ("", "ai.onnx") else None
     if schema is None:
         return {}
     types = {name: one.type for name, one in schema.attributes.items()}
     return {name: int(kind.value) for name, kind in types.items()}  # type: ignore[attr-defined]
-
-
-def _find_schema(domain: str, op_type: str, opset: int) -> onnx.defs.OpSchema | None:
-    """Return what ONNX says of an operator; None for those of the runtime, or of another time."""
-    if domain not in ("", "ai.onnx"):
-        return None
-    try:
-        return onnx.defs.get_schema(op_type, max(opset, 1), "")
-    except onnx.defs.SchemaError:
-        return None
 
 
 def _check_attribute(

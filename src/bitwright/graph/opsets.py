@@ -14,6 +14,7 @@ from bitwright.graph.runtime_ops import bring_back, move_apart
 from bitwright.graph.shapes import infer_shapes
 from bitwright.graph.subgraphs import iter_graphs, owner_nodes
 from bitwright.graph.versions import minimum_ir_version, opset_of, runtime_limits
+from bitwright.support.wording import reason_of
 
 __all__ = ["convert_opset"]
 
@@ -76,11 +77,9 @@ def _convert(model: ir.Model, current: int, version: int) -> ir.Model:
         proto = onnx.version_converter.convert_version(stripped.proto, version)
         upgraded = ir.from_proto(proto)
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = (lines[-1] if lines else type(error).__name__)[:300].rstrip(".")
         raise ModelError(
-            f"the model cannot be moved from opset {current} to {version} ({reason}); "
-            "export it again with a newer opset."
+            f"the model cannot be moved from opset {current} to {version} "
+            f"({reason_of(error, last=True)}); export it again with a newer opset."
         ) from error
     bring_back(upgraded)
     _restore_tensors(upgraded, model, stripped)

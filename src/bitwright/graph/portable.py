@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from bitwright.graph.cloning import BIG_TENSOR_BYTES, clone_model
-from bitwright.graph.tensors import inline_copy, shape_of, tensor_slots
+from bitwright.graph.tensors import external_like, inline_copy, shape_of, tensor_slots
 
 __all__ = ["PortableModel", "carried_model", "carry_model"]
 
@@ -38,18 +38,7 @@ class PortableModel:
             place = str(len(arrays))
             flat = np.ascontiguousarray(inline_copy(tensor).numpy()).reshape(-1)
             arrays.append(flat.view(np.uint8))
-            slot.put(
-                ir.ExternalTensor(
-                    place,
-                    0,
-                    None,
-                    tensor.dtype,
-                    shape=shape_of(tensor),
-                    name=tensor.name or "",
-                    doc_string=tensor.doc_string,
-                    metadata_props=dict(tensor.metadata_props),
-                )
-            )
+            slot.put(external_like(tensor, place, 0, None))
         # What is known of the model beside its graph, such as where it was read from, is text.
         meta = {key: value for key, value in self.model.meta.items() if isinstance(value, str)}
         return _arrive, (ir.to_proto(clone).SerializeToString(), arrays, meta)

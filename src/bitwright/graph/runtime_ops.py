@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from bitwright.graph.subgraphs import iter_graphs, iter_messages
 
-__all__ = ["bring_back", "keeps_type", "move_apart", "stand_in_for_shapes"]
+__all__ = ["bring_back", "find_schema", "keeps_type", "move_apart", "stand_in_for_shapes"]
 
 _IN_ONNX_DOMAIN = frozenset(
     "Affine Crop DynamicSlice GRUUnit GivenTensorFill ImageScaler LayerNormalization "
@@ -116,16 +116,16 @@ def stand_in_for_shapes(proto: onnx.ModelProto) -> None:
 def _is_unknown_to_onnx(node: onnx.NodeProto, opset: int) -> bool:
     if node.domain not in ("", "ai.onnx") or node.op_type not in _IN_ONNX_DOMAIN:
         return False
-    return not _has_schema(node.op_type, opset)
+    return find_schema(node.op_type, opset) is None
 
 
 @cache
-def _has_schema(op_type: str, opset: int) -> bool:
+def find_schema(op_type: str, opset: int) -> onnx.defs.OpSchema | None:
+    """Return what ONNX says of an operator; None for those of the runtime, or of another time."""
     try:
-        onnx.defs.get_schema(op_type, opset, "")
+        return onnx.defs.get_schema(op_type, opset, "")
     except onnx.defs.SchemaError:
-        return False
-    return True
+        return None
 
 
 def _opset(proto: onnx.ModelProto) -> int:

@@ -24,10 +24,10 @@ from bitwright.graph.model_bytes import CHUNK_BYTES, write_model, write_tensors
 from bitwright.graph.tensors import (
     AttributeSlot,
     TensorSlot,
+    external_like,
     external_path,
     inline_copy,
     serialized_size,
-    shape_of,
     tensor_slots,
 )
 from bitwright.support.files import check_regular_file, temporary_beside
@@ -294,18 +294,8 @@ def _write_data(slots: list[TensorSlot], plain: Path, temporary: Path, target: P
     if digest is not None and not _hold_the_same(plain, temporary):
         data = plain.with_name(f"{plain.stem}.{digest.hexdigest()[:12]}{plain.suffix}")
     for slot, (offset, length) in zip(slots, ranges, strict=True):
-        tensor = slot.tensor
-        slot.put(
-            ir.ExternalTensor(
-                data.relative_to(target.parent).as_posix(),
-                offset,
-                length,
-                tensor.dtype,
-                shape=shape_of(tensor),
-                name=slot.name,
-                doc_string=tensor.doc_string,
-            )
-        )
+        place = data.relative_to(target.parent).as_posix()
+        slot.put(external_like(slot.tensor, place, offset, length, name=slot.name))
     return data
 
 

@@ -9,10 +9,11 @@ import onnx_ir as ir
 
 from bitwright.graph.cloning import strip_weights
 from bitwright.graph.constants import input_at
-from bitwright.graph.runtime_ops import keeps_type, stand_in_for_shapes
+from bitwright.graph.runtime_ops import find_schema, keeps_type, stand_in_for_shapes
 from bitwright.graph.subgraphs import iter_graphs, iter_messages, iter_values, subgraphs_of
 from bitwright.graph.tensors import shape_of
 from bitwright.support.collector import without_collection
+from bitwright.support.wording import reason_of
 
 __all__ = [
     "assume_types",
@@ -169,7 +170,7 @@ def take_over_shapes(model: ir.Model, inferred: onnx.ModelProto) -> None:
 def _infer_by_onnx(model: ir.Model) -> str | None:
     proto = strip_weights(model).proto
     stand_in_for_shapes(proto)
-    problem: Exception | None = None
+    problem: Exception
     # Propagating data fails on some odd models, and takes tensors of one name in two branches of an
     # If, as optimum's merged decoders have them, for one.
     for data_prop in (False,) if _repeats_names(proto.graph) else (True, False):
@@ -182,7 +183,7 @@ def _infer_by_onnx(model: ir.Model) -> str | None:
             problem = error
             continue
         return None
-    return (str(problem).strip().splitlines() or [type(problem).__name__])[0][:200]
+    return reason_of(problem)
 
 
 def _repeats_names(graph: onnx.GraphProto) -> bool:
@@ -263,9 +264,8 @@ def _output_type(node: ir.Node, index: int, opsets: dict[str, int]) -> ir.DataTy
         skip = 1 if node.op_type == "Loop" else 0  # a Loop's body also returns its condition
         outputs = body.outputs[skip:]
         return element_type(outputs[index]) if index < len(outputs) else None
-    try:
-        schema = onnx.defs.get_schema(node.op_type, opsets.get("", 1), node.domain)
-    except onnx.defs.SchemaError:
+    schema = find_schema(node.op_type, opsets.get("", 1))
+    if schema is None:
         return _input_type(node, 0) if keeps_type(node.op_type, index) else None
     if index >= len(schema.outputs):
         return None

@@ -18,6 +18,7 @@ from bitwright.graph.constants import input_at
 from bitwright.graph.shapes import take_over_shapes
 from bitwright.graph.subgraphs import iter_graphs, iter_messages, owner_nodes, reach, subgraphs_of
 from bitwright.graph.versions import opset_of
+from bitwright.support.wording import reason_of
 
 __all__ = ["infer_symbolic_shapes"]
 
@@ -58,8 +59,7 @@ def infer_symbolic_shapes(
         _forget_guessed_ranks(model, found.graph)
         take_over_shapes(model, found)
     if problem is not None:
-        said = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
-        raise ModelError(f"symbolic shape inference gave up: {said[:200]}") from problem
+        raise ModelError(f"symbolic shape inference gave up: {reason_of(problem)}.") from problem
     if not complete:
         raise ModelError(
             "symbolic shape inference is incomplete: some op's output shape is not known; "

@@ -147,18 +147,23 @@ def shape_of(tensor: ir.TensorProtocol) -> ir.Shape:
     return ir.Shape(tensor.shape.numpy())
 
 
+def external_like(
+    tensor: ir.TensorProtocol, location: str, offset: int | None, length: int | None, **changes: Any
+) -> ir.ExternalTensor:
+    """Return a tensor like another one, with its bytes at a place in a file."""
+    about: dict[str, Any] = {
+        "shape": shape_of(tensor),
+        "name": tensor.name or "",
+        "doc_string": tensor.doc_string,
+        "metadata_props": dict(tensor.metadata_props),
+    }
+    return ir.ExternalTensor(location, offset, length, tensor.dtype, **(about | changes))
+
+
 def reshaped(tensor: ir.TensorProtocol, shape: Sequence[int], name: str) -> ir.TensorProtocol:
     """Return the same numbers in another shape, under another name; nothing is read for it."""
     if isinstance(tensor, ir.ExternalTensor):
-        return ir.ExternalTensor(
-            tensor.location,
-            tensor.offset,
-            tensor.length,
-            tensor.dtype,
-            shape=ir.Shape(shape),
-            name=name,
-            base_dir=tensor.base_dir,
-        )
+        return same_bytes(tensor, shape=ir.Shape(shape), name=name)
     return ir.LazyTensor(
         lambda: ir.Tensor(tensor.numpy().reshape(shape), dtype=tensor.dtype, name=name),
         dtype=tensor.dtype,
@@ -166,6 +171,12 @@ def reshaped(tensor: ir.TensorProtocol, shape: Sequence[int], name: str) -> ir.T
         name=name,
         cache=False,
     )
+
+
+def same_bytes(tensor: ir.ExternalTensor, **changes: Any) -> ir.ExternalTensor:
+    """Return another tensor of the same bytes of a file."""
+    location, offset, length = os.fspath(tensor.location), tensor.offset, tensor.length
+    return external_like(tensor, location, offset, length, base_dir=tensor.base_dir, **changes)
 
 
 def external_path(tensor: ir.ExternalTensor) -> str:

@@ -267,13 +267,8 @@ def _choose_shrink(which: int, grids: Grids, lanes: _Lanes) -> None:
 
 def _propose_scale(grids: Grids, lanes: _Lanes) -> None:
     """Set the scale that covers the part of the range, in full precision."""
-    low, high, shrink, scale, inverse = (
-        lanes.low,
-        lanes.high,
-        lanes.shrink,
-        lanes.scale,
-        lanes.inverse,
-    )
+    low, high, shrink = lanes.low, lanes.high, lanes.shrink
+    scale, inverse = lanes.scale, lanes.inverse
     for c in range(_LANES):
         least, most = low[c] * shrink[c], high[c] * shrink[c]
         if grids.symmetric:

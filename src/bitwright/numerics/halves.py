@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 
-from bitwright.numerics.types import FLOAT16
+from bitwright.numerics.types import FLOAT16, QTYPES
 from bitwright.support.array_types import Array
 
 __all__ = ["INFINITE", "MAX_FLOAT16", "narrow"]
@@ -17,7 +16,6 @@ _MASK = MAX_FLOAT16 / 2
 """What stands for infinity in float16: more than any logarithm of a probability, and what is added
 to it leaves it finite, so that a row of nothing else is no row of NaN."""
 _LEAST = float(np.finfo(np.float16).smallest_subnormal)
-_DTYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 
 def narrow(array: Array, kind: str) -> tuple[Array, int]:
@@ -28,7 +26,7 @@ def narrow(array: Array, kind: str) -> tuple[Array, int]:
     become infinite: what has them should stay float32.
     """
     if kind != "float16":
-        return array.astype(_DTYPES[kind]), 0
+        return array.astype(QTYPES[kind].dtype), 0
     infinite = np.isfinite(array) & (np.abs(array) >= INFINITE)
     moved = int(infinite.sum())
     wide = np.where(infinite, np.sign(array) * _MASK, array)

@@ -10,29 +10,28 @@ import math
 
 import onnx_ir as ir
 
-from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
 from bitwright.prepare.matching import clip_limits
-from bitwright.prepare.passes import Builder, rewrites
+from bitwright.prepare.passes import Builder, Scope, rewrites
 
 __all__ = ["clip6_to_relu", "clip_to_relu"]
 
 
 @rewrites("Clip")
-def clip_to_relu(clip: ir.Node, names: NameScope) -> bool:
+def clip_to_relu(clip: ir.Node, names: Scope) -> bool:
     """Replace every Clip whose lower end is exactly 0, whatever the upper one."""
     limits = clip_limits(clip)
     return limits is not None and limits[0] == 0 and _replace(clip, names)
 
 
 @rewrites("Clip")
-def clip6_to_relu(clip: ir.Node, names: NameScope) -> bool:
+def clip6_to_relu(clip: ir.Node, names: Scope) -> bool:
     """Replace every Clip from 0 to 6."""
     low, high = clip_limits(clip) or (None, None)
     return low == 0 and high is not None and math.isclose(high, 6.0) and _replace(clip, names)
 
 
-def _replace(clip: ir.Node, names: NameScope) -> bool:
+def _replace(clip: ir.Node, names: Scope) -> bool:
     x, y = clip.inputs[0], clip.outputs[0]
     if x is None or element_type(y) not in (ir.DataType.FLOAT, None):
         return False

@@ -7,9 +7,8 @@ import onnx_ir as ir
 from bitwright.decide.ops import OPERATORS
 from bitwright.graph.constants import constant_tensor
 from bitwright.graph.editing import remove_nodes, replace_value
-from bitwright.graph.names import NameScope
 from bitwright.prepare.matching import least_rank
-from bitwright.prepare.passes import rewrites
+from bitwright.prepare.passes import Scope, rewrites
 
 __all__ = ["drop_no_ops"]
 
@@ -17,7 +16,7 @@ _NEUTRAL = {op.op_type: op.neutral for op in OPERATORS.values() if op.neutral is
 
 
 @rewrites("Identity", *_NEUTRAL, since=7)
-def drop_no_ops(node: ir.Node, names: NameScope) -> bool:
+def drop_no_ops(node: ir.Node, names: Scope) -> bool:
     """Drop every node whose output is its input.
 
     Graph inputs and outputs keep their names, so a node between an input and an output stays. One

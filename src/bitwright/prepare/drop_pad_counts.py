@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import rewrites
+from bitwright.prepare.passes import Scope, rewrites
 
 __all__ = ["drop_pad_counts"]
 
 
 @rewrites("AveragePool")
-def drop_pad_counts(pool: ir.Node, names: NameScope) -> bool:
+def drop_pad_counts(pool: ir.Node, names: Scope) -> bool:
     """Take the attribute from every AveragePool that rounds up and has no pads."""
     attributes = pool.attributes
     padded = any(attributes.get_ints("pads", [])) or (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph import NameScope
 from bitwright.graph.constants import is_constant
 from bitwright.graph.editing import add_initializer, drop_if_unused, graph_of, insert_behind_value
 from bitwright.graph.tensors import reshaped
@@ -57,7 +56,7 @@ def _has_leading_ones(weight: ir.Value) -> bool:
     )
 
 
-def _matrix_of(weight: ir.Value, names: NameScope) -> ir.Value:
+def _matrix_of(weight: ir.Value, names: Scope) -> ir.Value:
     """Return the same constant as a matrix, in the same graph."""
     tensor, shape = weight.const_value, weight.shape
     assert tensor is not None and shape is not None
@@ -66,7 +65,7 @@ def _matrix_of(weight: ir.Value, names: NameScope) -> ir.Value:
     return add_initializer(graph_of(weight), names, name, reshaped(tensor, sizes, name))
 
 
-def _widen_result(node: ir.Node, missing: int, names: NameScope) -> None:
+def _widen_result(node: ir.Node, missing: int, names: Scope) -> None:
     """Put the axes that the weight had more than the input in front of the result."""
     result = node.outputs[0]
     axes = add_initializer(graph_of(result), names, f"{node.name}_axes", np.arange(missing))

@@ -12,7 +12,6 @@ import onnx_ir as ir
 
 from bitwright.graph.constants import float_constant_of
 from bitwright.graph.editing import is_training_norm
-from bitwright.graph.names import NameScope
 from bitwright.prepare.linear import Array, absorb_after, linear_before
 from bitwright.prepare.passes import Scope, rewrites
 
@@ -39,7 +38,7 @@ def is_inference_norm(node: ir.Node, opset: int) -> bool:
     return not is_training_norm(node, opset) and bool(node.attributes.get_int("spatial", 1))
 
 
-def _fold(norm: ir.Node, names: NameScope) -> bool:
+def _fold(norm: ir.Node, names: Scope) -> bool:
     affine = scale_and_shift(norm)
     linear = linear_before(norm.inputs[0], norm)
     if affine is None or linear is None:

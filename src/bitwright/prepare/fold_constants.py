@@ -14,6 +14,7 @@ from bitwright.graph.shapes import forget_sizes
 from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.known_sizes import fold_with_sizes
 from bitwright.prepare.passes import PassResult
+from bitwright.support.wording import reason_of
 
 __all__ = ["fold_constants"]
 
@@ -72,9 +73,8 @@ def fold_constants(model: ir.Model, *, keep: Callable[[ir.Node], bool] | None = 
         remove_unused_nodes(model)
     except Exception as error:
         # Third-party code met a model it did not expect; what it raises is of every kind.
-        reason = str(error.__cause__ or error).splitlines() or [type(error).__name__]
         raise ModelError(
-            f"folding constants failed ({reason[0]})",
+            f"folding constants failed ({reason_of(error.__cause__ or error)})",
             remedy="set optimize=False to go on without it",
             command="go on without it with --set optimize=false (preprocess: --no-optimize)",
         ) from error

@@ -11,14 +11,13 @@ import onnx_ir as ir
 
 from bitwright.graph.constants import float_constant_of
 from bitwright.graph.editing import replace_constant
-from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import rewrites
+from bitwright.prepare.passes import Scope, rewrites
 
 __all__ = ["fold_gemm_scalars"]
 
 
 @rewrites("Gemm")
-def fold_gemm_scalars(node: ir.Node, names: NameScope) -> bool:
+def fold_gemm_scalars(node: ir.Node, names: Scope) -> bool:
     """Set alpha and beta of every Gemm to 1 where a constant can take them.
 
     alpha goes into B, or into A where only that is constant; beta goes into C. Where nothing is
@@ -28,7 +27,7 @@ def fold_gemm_scalars(node: ir.Node, names: NameScope) -> bool:
     return _fold(node, "beta", (2,), names) or alpha
 
 
-def _fold(node: ir.Node, attribute: str, inputs: tuple[int, ...], names: NameScope) -> bool:
+def _fold(node: ir.Node, attribute: str, inputs: tuple[int, ...], names: Scope) -> bool:
     factor = node.attributes.get_float(attribute, 1.0)
     if factor == 1.0:
         return False

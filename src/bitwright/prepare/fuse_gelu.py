@@ -11,7 +11,6 @@ import math
 import onnx_ir as ir
 
 from bitwright.graph.editing import insert_before, like, remove_nodes, replace_value
-from bitwright.graph.names import NameScope
 from bitwright.prepare.matching import (
     Matched,
     is_closed,
@@ -20,7 +19,7 @@ from bitwright.prepare.matching import (
     private_producer,
     private_reader,
 )
-from bitwright.prepare.passes import PassResult, rewrite_nodes
+from bitwright.prepare.passes import PassResult, Scope, rewrite_nodes
 
 __all__ = ["fuse_gelu"]
 
@@ -36,7 +35,7 @@ def fuse_gelu(model: ir.Model) -> PassResult:
     """
     domain = "" if model.opset_imports.get("", 0) >= _STANDARD_OPSET else _MICROSOFT
 
-    def fuse(erf: ir.Node, names: NameScope) -> bool:
+    def fuse(erf: ir.Node, names: Scope) -> bool:
         found = _match(erf)
         if found is None:
             return False

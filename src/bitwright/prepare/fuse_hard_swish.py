@@ -13,7 +13,6 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.editing import insert_before, like, remove_nodes, replace_value
-from bitwright.graph.names import NameScope
 from bitwright.prepare.matching import (
     clip_limits,
     index_of,
@@ -21,13 +20,13 @@ from bitwright.prepare.matching import (
     private_producer,
     private_reader,
 )
-from bitwright.prepare.passes import rewrites
+from bitwright.prepare.passes import Scope, rewrites
 
 __all__ = ["fuse_hard_swish"]
 
 
 @rewrites("Clip", since=7)
-def fuse_hard_swish(clip: ir.Node, names: NameScope) -> bool:
+def fuse_hard_swish(clip: ir.Node, names: Scope) -> bool:
     """Replace every clip(x + 3, 0, 6) / 6, also with x multiplied into it.
 
     The division may stand behind the clip, behind the product or on x, and may be a product with
@@ -99,7 +98,7 @@ def _is_number(constant: ir.Value | None, expected: float, value: ir.Value) -> b
     return math.isclose(float(found), expected, rel_tol=tolerance)
 
 
-def _insert(clip: ir.Node, x: ir.Value, before: ir.Node, names: NameScope) -> ir.Value:
+def _insert(clip: ir.Node, x: ir.Value, before: ir.Node, names: Scope) -> ir.Value:
     """Insert the hard sigmoid of x, under the name of the clip that it replaces."""
     clipped = clip.outputs[0]
     output = like(clipped, names.fresh(f"{clipped.name}_hard_sigmoid"))

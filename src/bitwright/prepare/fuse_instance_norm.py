@@ -12,27 +12,26 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.constants import float_constant_of
-from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
 from bitwright.prepare.linear import Array, spread
 from bitwright.prepare.matching import (
     Deviation,
     Matched,
+    averaged,
     is_closed,
-    known_axes,
     match_deviation,
     match_gain_and_bias,
     number,
     operands,
     step,
 )
-from bitwright.prepare.passes import Builder, rewrites
+from bitwright.prepare.passes import Builder, Scope, rewrites
 
 __all__ = ["fuse_instance_norm"]
 
 
 @rewrites("Add", "Div", "Mul", since=7)
-def fuse_instance_norm(node: ir.Node, names: NameScope) -> bool:
+def fuse_instance_norm(node: ir.Node, names: Scope) -> bool:
     """Replace the nodes of every instance norm, in any order of operands.
 
     Means are GlobalAveragePool or ReduceMean over all dimensions behind the second. The last tensor
@@ -41,7 +40,7 @@ def fuse_instance_norm(node: ir.Node, names: NameScope) -> bool:
     return _fuse_factored(node, names) or _fuse_plain(node, names)
 
 
-def _fuse_factored(last: ir.Node, names: NameScope) -> bool:
+def _fuse_factored(last: ir.Node, names: Scope) -> bool:
     """Fuse x s + (beta - m s), with s = gamma / sqrt(v + epsilon)."""
     for product, rest in operands(last, "Add"):
         matched = Matched([last])
@@ -80,7 +79,7 @@ def _match_factor(factor: ir.Value, matched: Matched) -> tuple[Deviation, Array]
     return None
 
 
-def _fuse_plain(first: ir.Node, names: NameScope) -> bool:
+def _fuse_plain(first: ir.Node, names: Scope) -> bool:
     """Fuse (x - m) / sqrt(v + epsilon), with or without gamma and beta behind it."""
     found: tuple[Deviation, Matched] | None = None
     if first.op_type == "Div" and not first.domain:
@@ -125,14 +124,7 @@ def _mean_of(value: ir.Value, matched: Matched) -> ir.Value | None:
     pool = step(value, "GlobalAveragePool", matched)
     if pool is not None:
         return pool.inputs[0]
-    mean = step(value, "ReduceMean", matched)
-    x = None if mean is None else mean.inputs[0]
-    if mean is None or x is None or x.shape is None or not mean.attributes.get_int("keepdims", 1):
-        return None
-    rank, axes = len(x.shape), known_axes(mean)
-    if axes is None or rank < 3 or sorted(axis % rank for axis in axes) != list(range(2, rank)):
-        return None
-    return x
+    return averaged(value, matched, lambda rank: range(2, rank))
 
 
 def _by_channel(constant: Array, x: ir.Value) -> Array | None:
@@ -144,7 +136,7 @@ def _by_channel(constant: Array, x: ir.Value) -> Array | None:
 
 
 def _replace(
-    last: ir.Node, root: Deviation, gamma: Array, beta: Array, matched: Matched, names: NameScope
+    last: ir.Node, root: Deviation, gamma: Array, beta: Array, matched: Matched, names: Scope
 ) -> bool:
     scale, shift = _by_channel(gamma, root.x), _by_channel(beta, root.x)
     if scale is None or shift is None or element_type(root.x) != ir.DataType.FLOAT:
@@ -164,5 +156,5 @@ def _replace(
         {"epsilon": root.epsilon},
         node_name=last.name,
     )
-    build.finish(norm, *(node for node in nodes if node is not last))
+    build.finish(norm, *nodes)
     return True

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from bitwright.graph.constants import constant_of, is_private
-from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type, static_shape
 from bitwright.prepare.matching import (
     Matched,
@@ -26,7 +25,7 @@ from bitwright.prepare.matching import (
     squared,
     step,
 )
-from bitwright.prepare.passes import Builder, rewrites
+from bitwright.prepare.passes import Builder, Scope, rewrites
 
 __all__ = ["fuse_l2_norm"]
 
@@ -42,7 +41,7 @@ class _Length(NamedTuple):
 
 
 @rewrites("Div", "Mul", since=7)
-def fuse_l2_norm(last: ir.Node, names: NameScope) -> bool | str:
+def fuse_l2_norm(last: ir.Node, names: Scope) -> bool | str:
     """Replace the nodes of every L2 norm over one axis, in any order of operands.
 
     The last tensor keeps its name. Nodes stay where a tensor in between has other readers; a guard
@@ -68,7 +67,7 @@ def fuse_l2_norm(last: ir.Node, names: NameScope) -> bool | str:
         {"axis": length.axis, "p": 2},
         node_name=last.name,
     )
-    build.finish(norm, *(node for node in nodes if node is not last))
+    build.finish(norm, *nodes)
     return True
 
 

@@ -12,18 +12,16 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
 from bitwright.prepare.linear import Array
 from bitwright.prepare.matching import (
     Matched,
+    averaged,
     is_closed,
-    known_axes,
     match_deviation,
     match_gain_and_bias,
-    step,
 )
-from bitwright.prepare.passes import Builder, rewrites
+from bitwright.prepare.passes import Builder, Scope, rewrites
 
 __all__ = ["fuse_layer_norm"]
 
@@ -31,14 +29,14 @@ _STANDARD_OPSET = 17
 
 
 @rewrites("Div", since=_STANDARD_OPSET)
-def fuse_layer_norm(division: ir.Node, names: NameScope) -> bool:
+def fuse_layer_norm(division: ir.Node, names: Scope) -> bool:
     """Replace the nodes of every layer norm over the last axis.
 
     The last tensor keeps its name. Nodes stay where a tensor in between has other readers, and in
     models below opset 17.
     """
     matched = Matched([division])
-    found = match_deviation(division.inputs[1], matched, _mean_of)
+    found = match_deviation(division.inputs[1], matched, partial(averaged, axes=_last))
     if found is None or found.difference is not division.inputs[0] or found.x.shape is None:
         return False
     width = found.x.shape[-1]
@@ -56,18 +54,12 @@ def fuse_layer_norm(division: ir.Node, names: NameScope) -> bool:
     inputs = [found.x, build.constant(gamma, f"{name}_scale"), build.constant(beta, f"{name}_bias")]
     settings = {"axis": -1, "epsilon": found.epsilon}
     result = build.add("LayerNormalization", inputs, f"{name}_norm", settings, node_name=last.name)
-    build.finish(result, *(node for node in nodes if node is not last))
+    build.finish(result, *nodes)
     return True
 
 
-def _mean_of(value: ir.Value, matched: Matched) -> ir.Value | None:
-    """Return what a value is the mean of, over the last axis."""
-    mean = step(value, "ReduceMean", matched)
-    x = None if mean is None else mean.inputs[0]
-    if mean is None or x is None or x.shape is None or not mean.attributes.get_int("keepdims", 1):
-        return None
-    rank, axes = len(x.shape), known_axes(mean)
-    return x if axes is not None and [axis % rank for axis in axes] == [rank - 1] else None
+def _last(rank: int) -> list[int]:
+    return [rank - 1]
 
 
 def _vector(constant: Array, width: int) -> Array | None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import static_shape
 from bitwright.prepare.matching import private_reader
-from bitwright.prepare.passes import Builder, rewrites
+from bitwright.prepare.passes import Builder, Scope, rewrites
 
 __all__ = ["fuse_space_to_depth"]
 
@@ -20,7 +19,7 @@ _PERMUTATIONS = ([0, 1, 2, 4, 3, 5], [0, 1, 3, 2], [0, 2, 1, 3, 4])
 
 
 @rewrites("Reshape", since=5)
-def fuse_space_to_depth(first: ir.Node, names: NameScope) -> bool:
+def fuse_space_to_depth(first: ir.Node, names: Scope) -> bool:
     """Replace every such chain whose shapes are known by a SpaceToDepth.
 
     The last tensor keeps its name. Nodes stay where a tensor in between has other readers.

@@ -13,16 +13,15 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from bitwright.graph.constants import constant_of, input_at
-from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import static_shape
 from bitwright.graph.subgraphs import reach
-from bitwright.prepare.passes import rewrites
+from bitwright.prepare.passes import Scope, rewrites
 
 __all__ = ["keep_zero_pads"]
 
 
 @rewrites("MaxPool")
-def keep_zero_pads(pool: ir.Node, names: NameScope) -> bool:
+def keep_zero_pads(pool: ir.Node, names: Scope) -> bool:
     """Write explicit zero pads on each MaxPool that a Pad could be fused into."""
     attributes = pool.attributes
     rounds_up = attributes.get_int("ceil_mode", 0) == 1

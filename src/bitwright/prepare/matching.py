@@ -20,6 +20,7 @@ from bitwright.targets.npu_operations import clip_bounds
 __all__ = [
     "Deviation",
     "Matched",
+    "averaged",
     "clip_limits",
     "index_of",
     "is_closed",
@@ -97,6 +98,18 @@ def squared(value: ir.Value | None, matched: Matched) -> ir.Value | None:
         return product.inputs[0] if product.inputs[0] is product.inputs[1] else None
     power = step(value, "Pow", matched)
     return power.inputs[0] if power is not None and number(power.inputs[1]) == 2 else None
+
+
+def averaged(
+    value: ir.Value | None, matched: Matched, axes: Callable[[int], Sequence[int]]
+) -> ir.Value | None:
+    """Return what a ReduceMean takes the mean of, where that is over these axes of such a rank."""
+    mean = step(value, "ReduceMean", matched)
+    x = None if mean is None else mean.inputs[0]
+    if mean is None or x is None or x.shape is None or not mean.attributes.get_int("keepdims", 1):
+        return None
+    rank, found = len(x.shape), known_axes(mean) or ()
+    return x if found and sorted(axis % rank for axis in found) == list(axes(rank)) else None
 
 
 class Deviation(NamedTuple):

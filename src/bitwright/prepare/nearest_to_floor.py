@@ -12,16 +12,15 @@ import onnx_ir as ir
 
 from bitwright.graph import static_shape
 from bitwright.graph.constants import constant_of, input_at
-from bitwright.graph.names import NameScope
 from bitwright.numerics.resizing import COORDINATES, ROUNDINGS, coordinates
-from bitwright.prepare.passes import rewrites
+from bitwright.prepare.passes import Scope, rewrites
 from bitwright.support.array_types import Array
 
 __all__ = ["nearest_to_floor"]
 
 
 @rewrites("Resize", since=11)
-def nearest_to_floor(resize: ir.Node, names: NameScope) -> bool | str:
+def nearest_to_floor(resize: ir.Node, names: Scope) -> bool | str:
     """Give each Resize to the nearest value the mode floor, where it is the same one."""
     attributes = resize.attributes
     nearest = attributes.get_string("nearest_mode", "round_prefer_floor")

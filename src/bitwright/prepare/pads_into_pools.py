@@ -14,14 +14,13 @@ import onnx_ir as ir
 
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import remove_nodes, replace_inputs
-from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import rewrites
+from bitwright.prepare.passes import Scope, rewrites
 
 __all__ = ["pads_into_pools"]
 
 
 @rewrites("MaxPool", since=11)
-def pads_into_pools(pool: ir.Node, names: NameScope) -> bool:
+def pads_into_pools(pool: ir.Node, names: Scope) -> bool:
     """Fold every Pad with minus infinity, or the lowest number, into its MaxPool."""
     pad = pool.inputs[0].producer() if pool.inputs[0] is not None else None
     if pad is None or pad.op_type != "Pad" or pad.domain or not _counts_every_place(pool):

@@ -7,14 +7,13 @@ import onnx_ir as ir
 
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import drop_if_unused, replace_inputs
-from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import Builder, rewrites
+from bitwright.prepare.passes import Builder, Scope, rewrites
 
 __all__ = ["pads_of_all_axes"]
 
 
 @rewrites("Pad", since=18)
-def pads_of_all_axes(pad: ir.Node, names: NameScope) -> bool | str:
+def pads_of_all_axes(pad: ir.Node, names: Scope) -> bool | str:
     """Give each Pad with constant axes the pads of all of them."""
     if input_at(pad, 3) is None:
         return False

@@ -194,7 +194,7 @@ class Builder:
     def finish(self, last: ir.Value, *unread: ir.Node) -> None:
         """Let the last new tensor take the place of what the node writes, and remove the node.
 
-        Nodes that only it read go too, readers before producers.
+        Nodes that only it read go too, readers before producers; the node may be among them.
         """
         replace_value(self._before.outputs[0], last)
-        remove_nodes([self._before, *unread])
+        remove_nodes(dict.fromkeys([self._before, *unread]))

@@ -7,14 +7,13 @@ import onnx_ir as ir
 
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import drop_if_unused
-from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import Builder, rewrites
+from bitwright.prepare.passes import Builder, Scope, rewrites
 
 __all__ = ["positive_indices"]
 
 
 @rewrites("Gather")
-def positive_indices(gather: ir.Node, names: NameScope) -> bool | str:
+def positive_indices(gather: ir.Node, names: Scope) -> bool | str:
     """Add the size of its axis to each negative constant index."""
     indices, source = constant_of(input_at(gather, 1)), gather.inputs[0]
     if indices is None or not np.any(indices < 0):

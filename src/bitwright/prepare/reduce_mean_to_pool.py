@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
 from bitwright.prepare.matching import known_axes
-from bitwright.prepare.passes import Builder, rewrites
+from bitwright.prepare.passes import Builder, Scope, rewrites
 
 __all__ = ["reduce_mean_to_pool"]
 
 
 @rewrites("ReduceMean")
-def reduce_mean_to_pool(mean: ir.Node, names: NameScope) -> bool:
+def reduce_mean_to_pool(mean: ir.Node, names: Scope) -> bool:
     """Replace every ReduceMean over the last two of four dimensions.
 
     Axes may be in any order, negative, an attribute or an input. The pool has the mean's name.

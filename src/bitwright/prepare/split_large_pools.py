@@ -10,8 +10,7 @@ import math
 
 import onnx_ir as ir
 
-from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import Builder, rewrites
+from bitwright.prepare.passes import Builder, Scope, rewrites
 
 __all__ = ["split_large_pools"]
 
@@ -20,7 +19,7 @@ _MAX_POOLED_VALUES = 512
 
 
 @rewrites("GlobalAveragePool")
-def split_large_pools(pool: ir.Node, names: NameScope) -> bool | str:
+def split_large_pools(pool: ir.Node, names: Scope) -> bool | str:
     """Put an AveragePool before every GlobalAveragePool over more than 512 values.
 
     Why a large pool stays, or one of unknown size, is in the notes.

@@ -8,15 +8,14 @@ import onnx_ir as ir
 
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import remove_nodes, replace_value
-from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import Builder, rewrites
+from bitwright.prepare.passes import Builder, Scope, rewrites
 
 __all__ = ["split_to_slice"]
 
 
 # Before opset 10 a Slice takes no inputs.
 @rewrites("Split", since=10)
-def split_to_slice(split: ir.Node, names: NameScope) -> bool | str:
+def split_to_slice(split: ir.Node, names: Scope) -> bool | str:
     """Replace every Split whose sizes are known in advance.
 
     The slices are called after the Split, with a number, and write its tensors. Why a Split stays

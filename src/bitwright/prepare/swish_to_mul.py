@@ -9,14 +9,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import Builder, rewrites
+from bitwright.prepare.passes import Builder, Scope, rewrites
 
 __all__ = ["swish_to_mul"]
 
 
 @rewrites("HardSwish", "Swish")
-def swish_to_mul(swish: ir.Node, names: NameScope) -> bool:
+def swish_to_mul(swish: ir.Node, names: Scope) -> bool:
     """Replace every HardSwish and Swish by its two factors and their product."""
     x, y = swish.inputs[0], swish.outputs[0]
     assert x is not None  # both ops have just one input

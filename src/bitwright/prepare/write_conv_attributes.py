@@ -10,14 +10,13 @@ import onnx_ir as ir
 
 from bitwright.graph import static_shape
 from bitwright.graph.constants import input_at
-from bitwright.graph.names import NameScope
-from bitwright.prepare.passes import rewrites
+from bitwright.prepare.passes import Scope, rewrites
 
 __all__ = ["write_conv_attributes"]
 
 
 @rewrites("Conv", "ConvTranspose")
-def write_conv_attributes(conv: ir.Node, names: NameScope) -> bool | str:
+def write_conv_attributes(conv: ir.Node, names: Scope) -> bool | str:
     """Give every Conv and ConvTranspose all five attributes.
 
     Where `auto_pad` says how to pad, no pads are written: a node has one or the other.

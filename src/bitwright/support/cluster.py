@@ -17,10 +17,11 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from bitwright.errors import ClusterError, DataError
-from bitwright.support.cluster_connection import START_SECONDS, reason_of
+from bitwright.support.cluster_connection import START_SECONDS
 from bitwright.support.files import Closing
 from bitwright.support.notices import warn_user
 from bitwright.support.threads import limit_threads
+from bitwright.support.wording import reason_of
 
 __all__ = ["ClusterWorkers", "KeptParts"]
 

@@ -14,8 +14,9 @@ from typing import Any
 
 from bitwright.errors import BitwrightError, ClusterError, MissingPackageError
 from bitwright.support.witness import watch_node
+from bitwright.support.wording import reason_of
 
-__all__ = ["START_SECONDS", "all_nodes_see", "open_cluster", "reason_of"]
+__all__ = ["START_SECONDS", "all_nodes_see", "open_cluster"]
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -153,12 +154,6 @@ def _in_words(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ClusterError(f"{what} cannot be used: {reason_of(error)}.") from error
-
-
-def reason_of(error: BaseException, *, last: bool = False) -> str:
-    """Return the first line of what an error says, or the last: Ray puts the cause there."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[-1 if last else 0][:200].rstrip(".")
 
 
 def all_nodes_see(ray: Any, paths: Sequence[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Numbers in words: counts with their nouns, and sizes."""
+"""Words of sentences: counts with their nouns, sizes, times, and what an error says."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from collections.abc import Sequence
 
 from bitwright.errors import ArgumentError
 
-__all__ = ["counted", "read_bytes", "show_bytes", "show_milliseconds", "show_percent"]
+__all__ = [
+    "counted",
+    "read_bytes",
+    "reason_of",
+    "show_bytes",
+    "show_milliseconds",
+    "show_percent",
+]
 
 
 def counted(count: int, noun: str) -> str:
@@ -68,3 +75,9 @@ def show_percent(share: float) -> str:
     ('2.10', '100')
     """
     return f"{100 * share:#.3g}".rstrip(".")
+
+
+def reason_of(error: BaseException, *, last: bool = False) -> str:
+    """Return the first line of what an error says, or the last; its type where it says nothing."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[-1 if last else 0][:300].rstrip(".")

@@ -18,8 +18,7 @@ def pass_on(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
     kind = node.outputs[0].dtype
     if kind is None or not kind.is_floating_point():
         raise Refused(f"{describe(node)} makes no floats of it")
-    tracing.link_input(node, 0, span)
-    tracing.visit(node.outputs[0], span)
+    tracing.link(node, 0, span)
 
 
 def move(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
@@ -141,8 +140,7 @@ def join(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
     if shape is None or axis % len(shape) == len(shape) - 1:
         raise Refused(f"{describe(node)} joins along the last axis")
     for index in range(len(node.inputs)):
-        tracing.link_input(node, index, span)
-    tracing.visit(node.outputs[0], span)
+        tracing.link(node, index, span)
     for value in node.inputs:
         tracing.note_cache(value, node.outputs[0])
 

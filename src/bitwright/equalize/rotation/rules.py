@@ -95,8 +95,7 @@ def multiply_matrix(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> 
         values = node.inputs[1]
         if values is None or values.shape is None or len(values.shape) < 2:
             raise Refused(f"{describe(node)} multiplies a tensor of unknown shape")
-        tracing.link_input(node, 1, span)
-        tracing.visit(node.outputs[0], span)
+        tracing.link(node, 1, span)
     else:
         raise Refused(f"{describe(node)} has no constant matrix behind what is rotated")
 
@@ -153,8 +152,7 @@ def multiply(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
     carrier = 1 - factors[0]
     if width is None or width_of(node.inputs[carrier]) != width:
         raise Refused(f"{describe(node)} multiplies it with another tensor")
-    tracing.link_input(node, carrier, span)
-    tracing.visit(node.outputs[0], span)
+    tracing.link(node, carrier, span)
 
 
 def divide(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
@@ -165,8 +163,7 @@ def divide(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
     width = width_of(node.outputs[0])
     if width is None or width_of(node.inputs[0]) != width:
         raise Refused(f"{describe(node)} divides a tensor of another width")
-    tracing.link_input(node, 0, span)
-    tracing.visit(node.outputs[0], span)
+    tracing.link(node, 0, span)
 
 
 def _is_number_per_vector(value: ir.Value | None) -> bool:

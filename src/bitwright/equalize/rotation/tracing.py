@@ -81,6 +81,11 @@ class Tracing:
         else:
             self.visit(value, span)
 
+    def link(self, node: ir.Node, index: int, span: Span) -> None:
+        """Rotate an input of a node, and with it the result."""
+        self.link_input(node, index, span)
+        self.visit(node.outputs[0], span)
+
     def link_summand(self, node: ir.Node, index: int, span: Span) -> None:
         """Rotate the other summand of a rotated sum."""
         value, result = node.inputs[index], node.outputs[0]

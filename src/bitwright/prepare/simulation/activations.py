@@ -6,7 +6,6 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.editing import replace_constant
-from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
 from bitwright.prepare.matching import clip_limits
 from bitwright.prepare.passes import Builder, Scope, rewrites
@@ -30,7 +29,7 @@ def _is_float(node: ir.Node) -> bool:
 
 
 @rewrites("LeakyRelu")
-def round_leaky_slopes(node: ir.Node, names: NameScope) -> bool:
+def round_leaky_slopes(node: ir.Node, names: Scope) -> bool:
     """Make the slope of every LeakyRelu a multiple of 1/256."""
     if not _is_float(node):
         return False
@@ -40,7 +39,7 @@ def round_leaky_slopes(node: ir.Node, names: NameScope) -> bool:
 
 
 @rewrites("Sigmoid")
-def harden_sigmoids(node: ir.Node, names: NameScope) -> bool:
+def harden_sigmoids(node: ir.Node, names: Scope) -> bool:
     """Replace every Sigmoid by max(0, min(1, x / 6 + 1 / 2))."""
     if not _is_float(node):
         return False
@@ -52,7 +51,7 @@ def harden_sigmoids(node: ir.Node, names: NameScope) -> bool:
 
 
 @rewrites("HardSigmoid")
-def scale_hard_sigmoids(node: ir.Node, names: NameScope) -> bool:
+def scale_hard_sigmoids(node: ir.Node, names: Scope) -> bool:
     """Put the NPU's slope behind every HardSigmoid that it has."""
     applies = _is_float(node) and is_npu_hard_sigmoid(node)
     return applies and multiply_behind(node, HARD_SIGMOID_FACTOR, names)

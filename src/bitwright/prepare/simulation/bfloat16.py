@@ -17,7 +17,6 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.constants import float_constant_of
-from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
 from bitwright.prepare.linear import Array
 from bitwright.prepare.passes import Builder, Scope, rewrites
@@ -31,7 +30,7 @@ STEP = "simulation-step"
 class Bfloat16Steps:
     """Writes an operator as steps in front of it, each result rounded to bfloat16."""
 
-    def __init__(self, node: ir.Node, names: NameScope) -> None:
+    def __init__(self, node: ir.Node, names: Scope) -> None:
         self._build = Builder(node, names, role=STEP)
         self._label = node.outputs[0].name
 

@@ -12,10 +12,9 @@ import math
 
 import onnx_ir as ir
 
-from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type
 from bitwright.prepare.matching import known_axes
-from bitwright.prepare.passes import rewrites
+from bitwright.prepare.passes import Scope, rewrites
 from bitwright.prepare.simulation.scaling import multiply_behind
 
 __all__ = ["mean_factor", "pool_factor", "scale_average_pools", "scale_means"]
@@ -51,7 +50,7 @@ def pool_factor(height: int, width: int) -> float:
 
 
 @rewrites("AveragePool", "GlobalAveragePool")
-def scale_average_pools(pool: ir.Node, names: NameScope) -> bool | str:
+def scale_average_pools(pool: ir.Node, names: Scope) -> bool | str:
     """Put the NPU's factor behind every average pool of a square window.
 
     A window that reaches over the edge divides by fewer values, so pools with such windows stay
@@ -110,7 +109,7 @@ def _reaches_over(pool: ir.Node, x: ir.Value | None) -> bool:
 
 
 @rewrites("ReduceMean")
-def scale_means(mean: ir.Node, names: NameScope) -> bool | str:
+def scale_means(mean: ir.Node, names: Scope) -> bool | str:
     """Put the NPU's factor behind every ReduceMean over a fixed number of values."""
     if element_type(mean.outputs[0]) not in (ir.DataType.FLOAT, None):
         return False
