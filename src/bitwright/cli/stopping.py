@@ -66,13 +66,7 @@ class Stopping:
 
     @contextmanager
     def recognized(self) -> Iterator[None]:
-        """Make an interruption of what one became: extension modules raise an ImportError for it.
-
-        >>> with Stopping().recognized():
-        ...     raise ImportError("no signal came")
-        Traceback (most recent call last):
-        ImportError: no signal came
-        """
+        """Make an interruption of what one became: extension modules raise an ImportError for it."""
         try:
             yield
         except Exception as error:

@@ -88,12 +88,6 @@ def open_path(path: Path, specs: Sequence[InputSpec], transform: Any = None) -> 
     * A pattern such as `images/*.png` or `images/**/*.png` stands for the files that it fits.
 
     Files of other kinds in a folder are passed over, with a warning unless they are hidden.
-
-    >>> open_path(Path("no/such/folder"), [])
-    Traceback (most recent call last):
-        ...
-    bitwright.errors.DataError: there is no calibration data at 'no/such/folder'; give the path \
-of a .npy, .npz or .csv file, an image, a video, or a folder of these.
     """
     if not path.exists() and glob.has_magic(str(path)):
         names = glob.glob(str(path), recursive=True)  # noqa: PTH207 - relative and absolute ones

@@ -73,14 +73,7 @@ class ArrayStore:
 
 
 class LabelledSamples(Sequence[dict[str, Any]]):
-    """Random access to samples and their labels.
-
-    >>> spec = InputSpec("x", np.dtype("float32"), (1, 2))
-    >>> given = {"x": np.zeros((3, 2), np.float32), "label": np.arange(3)}
-    >>> samples = open_labelled(given, [spec])
-    >>> len(samples), int(samples[2]["label"]), list(samples.feeds(2)), samples.extra
-    (3, 2, ['x'], ('label',))
-    """
+    """Random access to samples and their labels."""
 
     def __init__(
         self, items: Iterable[tuple[Sample, Mapping[str, Any]]], *, memory_budget: int

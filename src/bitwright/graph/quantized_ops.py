@@ -33,11 +33,7 @@ ROUNDERS = FIX_NEURONS | BLOCK_ROUNDERS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntegerOp:
-    """An operator that computes with integers; inputs are given by their index.
-
-    >>> INTEGER_OPS["QGemm"].computes, INTEGER_OPS["QGemm"].bias
-    ('Gemm', 6)
-    """
+    """An operator that computes with integers; inputs are given by their index."""
 
     op_type: str = field(kw_only=False)
     computes: str = field(kw_only=False)
@@ -96,9 +92,5 @@ INTEGER_OPS = {row.op_type: row for row in _ROWS}
 
 
 def is_integer_op(op_type: str) -> bool:
-    """Return whether an operator computes with integers, also one that has no row.
-
-    >>> is_integer_op("QLinearReduceMean"), is_integer_op("Conv")
-    (True, False)
-    """
+    """Return whether an operator computes with integers, also one that has no row."""
     return op_type in INTEGER_OPS or op_type.startswith(("QLinear", "DynamicQuantize"))

@@ -28,16 +28,7 @@ def device_configurations(of: ir.Model | ir.Node) -> tuple[object, ...]:
 
 
 def write_graph(message: onnx.GraphProto, graph: ir.GraphView, ir_version: int) -> None:
-    """Add inputs, initializers, nodes and outputs to a message that has none of them.
-
-    >>> x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT))
-    >>> relu = ir.node("Relu", [x], name="r")
-    >>> relu.outputs[0].name = "y"
-    >>> message = onnx.GraphProto()
-    >>> write_graph(message, ir.GraphView([x], relu.outputs, nodes=[relu]), ir_version=10)
-    >>> message.node[0].op_type, message.output[0].name
-    ('Relu', 'y')
-    """
+    """Add inputs, initializers, nodes and outputs to a message that has none of them."""
     writer = _ValueWriter()
     initializers = set(graph.initializers)
     for value in graph.inputs:

@@ -45,36 +45,19 @@ def forget_invented_sizes(model: ir.Model) -> None:
     """Make the sizes unknown again that ONNX's inference made up names for (unk__0).
 
     The runtime would tell them to whoever asks for the shapes of outputs.
-
-    >>> y = ir.val("y", ir.DataType.FLOAT, ["batch", "unk__0"])
-    >>> model = ir.Model(ir.Graph([y], [y], nodes=[], opset_imports={"": 21}), ir_version=10)
-    >>> forget_invented_sizes(model)
-    >>> [size.value for size in y.shape]
-    ['batch', None]
     """
     forget_sizes(model, is_invented)
 
 
 def forget_sizes(model: ir.Model, is_wrong: Callable[[int | ir.SymbolicDim], bool]) -> None:
-    """Make sizes unknown that are not to be relied on, wherever they stand.
-
-    >>> y = ir.val("y", ir.DataType.FLOAT, [-2, 3])
-    >>> model = ir.Model(ir.Graph([y], [y], nodes=[], opset_imports={"": 21}), ir_version=10)
-    >>> forget_sizes(model, lambda dim: dim == -2)
-    >>> y.shape
-    Shape([SymbolicDim(None), 3])
-    """
+    """Make sizes unknown that are not to be relied on, wherever they stand."""
     for _, value in iter_values(model):
         if value.shape is not None and any(map(is_wrong, value.shape)):
             value.shape = ir.Shape([None if is_wrong(dim) else dim for dim in value.shape])
 
 
 def is_invented(dim: int | ir.SymbolicDim) -> bool:
-    """Whether a size is a name that ONNX's inference made up.
-
-    >>> is_invented(ir.SymbolicDim("unk__0")), is_invented(ir.SymbolicDim("batch")), is_invented(3)
-    (True, False, False)
-    """
+    """Whether a size is a name that ONNX's inference made up."""
     return isinstance(dim, ir.SymbolicDim) and (dim.value or "").startswith("unk__")
 
 
@@ -125,13 +108,6 @@ def set_input_shapes(
 
     Shapes inside the graph that hold other open dimensions are forgotten: they may be fixed now,
     and are inferred again.
-
-    >>> x, y = (ir.val(name, ir.DataType.FLOAT, ["n", 3]) for name in "xy")
-    >>> relu = ir.node("Relu", [x], outputs=[y])
-    >>> model = ir.Model(ir.Graph([x], [y], nodes=[relu], opset_imports={"": 21}), ir_version=10)
-    >>> set_input_shapes(model, {"x": [2, 3]}, {"n": 2})
-    >>> y.shape
-    Shape([2, 3])
     """
     for value in model.graph.inputs:
         if value.name is not None and value.name in shapes:

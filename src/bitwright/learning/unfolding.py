@@ -106,13 +106,7 @@ class _TiledConvTranspose(Unfolding):
 
 
 def unfolding_of(attributes: Attributes, weight: torch.Tensor) -> Unfolding | None:
-    """Return a node as a product of matrices; None where it is not linear in its weight.
-
-    >>> import onnx_ir as ir
-    >>> product, norm = (Attributes(ir.node(op, []), 21) for op in ("MatMul", "LayerNormalization"))
-    >>> unfolding_of(product, torch.zeros(3, 4)).outputs, unfolding_of(norm, torch.zeros(3))
-    (4, None)
-    """
+    """Return a node as a product of matrices; None where it is not linear in its weight."""
     op_type = attributes.op_type
     if op_type == "Conv":
         return _Conv(attributes, weight.shape)

@@ -191,11 +191,7 @@ def pack_nbits(blocks: QuantizedBlocks, *, xp: Arrays = NUMPY) -> NBitsTensors:
 
 
 def pack_codes(codes: Any, bits: int, block_size: int, *, xp: Arrays = NUMPY) -> Any:
-    """Return codes [K, N], bytes of `xp`, as MatMulNBits reads them, [N, blocks, bytes].
-
-    >>> pack_codes(np.ones((48, 3), np.uint8), 4, 16).shape
-    (3, 3, 8)
-    """
+    """Return codes [K, N], bytes of `xp`, as MatMulNBits reads them, [N, blocks, bytes]."""
     rows, columns = codes.shape
     count = -(-rows // block_size)
     if count * block_size > rows:

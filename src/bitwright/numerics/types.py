@@ -82,11 +82,7 @@ class QType:
 
     @classmethod
     def from_name(cls, name: Any) -> QType:
-        """Return the type with this name, as files hold it.
-
-        >>> QType.from_name("int8") is INT8
-        True
-        """
+        """Return the type with this name, as files hold it."""
         if not isinstance(name, str):
             raise RecipeError(f"a number type is a name such as 'int8', not {name!r}.")
         return qtype(name)

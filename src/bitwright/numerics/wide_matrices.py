@@ -20,12 +20,7 @@ PANEL = 512
 
 
 def add_products_(matrix: F64, rows: npt.NDArray[np.float32]) -> bool:
-    """Add x x' of each row to the lower half; return whether all of it is finite.
-
-    >>> total = np.zeros((2, 2))
-    >>> add_products_(total, np.array([[1, 2]], np.float32)), total[1].tolist()
-    (True, [2.0, 4.0])
-    """
+    """Add x x' of each row to the lower half; return whether all of it is finite."""
     for start in range(0, len(matrix), PANEL):
         stop = start + PANEL
         products = rows[:, start:stop].T @ rows[:, :stop]

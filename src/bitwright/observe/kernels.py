@@ -76,14 +76,7 @@ def accumulate(values: F32, lanes: I64, *, engine: str | None = None) -> Extreme
 
 
 def accumulate_every(values: F32, lanes: I64, every: int) -> Extremes:
-    """Do the same, but count one value in so many, for as many; extremes are those of all.
-
-    >>> lanes = np.zeros((LANES, BINS), np.int64)
-    >>> accumulate_every(np.array([1.0, 1.0, 5.0, 5.0], np.float32), lanes, every=2)
-    Extremes(low=1.0, high=5.0, nan=0, inf=0)
-    >>> lanes.sum(axis=0)[[0x3F80, 0x40A0]]
-    array([2, 2])
-    """
+    """Do the same, but count one value in so many, for as many; extremes are those of all."""
     found = extremes(values)
     # Where it starts differs from batch to batch, but depends on nothing else than the batch.
     start = int(np.float32(found.high).view(np.uint32)) % every
@@ -143,24 +136,14 @@ def channel_extremes(values: F32, axis: int) -> tuple[F32, F32]:
 
 
 def channel_sums(values: F32, axis: int) -> npt.NDArray[np.float64]:
-    """Return the sum of each channel, added up in float64.
-
-    >>> channel_sums(np.array([[1.0, 5.0], [2.0, 0.5]], np.float32), 1)
-    array([3. , 5.5])
-    """
+    """Return the sum of each channel, added up in float64."""
     others = tuple(a for a in range(values.ndim) if a != axis % values.ndim)
     with np.errstate(invalid="ignore"):
         return np.asarray(values.sum(axis=others, dtype=np.float64))
 
 
 def used_bins(histogram: I64) -> I64:
-    """Return the bins of finite values that hold any, in ascending order of value; -0 is left out.
-
-    >>> histogram = np.zeros(BINS, np.int64)
-    >>> histogram[[0x3F80, 0xBF80, 0xC000]] = 1
-    >>> values_of(used_bins(histogram))
-    array([-2., -1.,  1.], dtype=float32)
-    """
+    """Return the bins of finite values that hold any, in ascending order of value; -0 is left out."""
     used = histogram != 0  # of booleans, numpy finds those that are set much faster
     negative = np.flatnonzero(used[0x8001 : 0x8000 + TOP_BIN + 1]) + 0x8001
     return np.concatenate([negative[::-1], np.flatnonzero(used[: TOP_BIN + 1])])

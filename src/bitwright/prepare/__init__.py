@@ -159,11 +159,7 @@ def approximates(
     simulate: Simulation | None = None,
     emulate: Emulation = Emulation(),  # noqa: B008 (frozen)
 ) -> bool:
-    """Return whether `approximate` may change anything of any model.
-
-    >>> approximates(Rewrites(clip6_to_relu=True)), approximates(Rewrites())
-    (True, False)
-    """
+    """Return whether `approximate` may change anything of any model."""
     return rewrite.clip6_to_relu or emulate.clip_to_relu or simulate is not None
 
 

@@ -155,11 +155,7 @@ def _make_transpose(value: ir.Value, perm: Sequence[int], output: ir.Value, name
 
 
 def _permuted(shape: ir.Shape | None, perm: Sequence[int]) -> ir.Shape | None:
-    """Return a shape in another order.
-
-    >>> _permuted(ir.Shape([1, 3, 8, 9]), _TO_LAST)
-    Shape([1, 8, 9, 3])
-    """
+    """Return a shape in another order."""
     return None if shape is None else ir.Shape([shape[axis] for axis in perm])
 
 

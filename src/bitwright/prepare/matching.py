@@ -78,13 +78,7 @@ def number(value: ir.Value | None) -> float | None:
 
 
 def lone_number(constant: ir.Value | None, beside: ir.Value) -> Array | None:
-    """Return the one number of a constant that does not enlarge what it meets, in its own type.
-
-    >>> half = ir.Value(name="half", const_value=ir.tensor([0.5]))
-    >>> x = ir.Value(name="x", shape=ir.Shape([2, 3]))
-    >>> lone_number(half, x)
-    array(0.5, dtype=float32)
-    """
+    """Return the one number of a constant that does not enlarge what it meets, in its own type."""
     array = float_constant_of(constant)
     if array is None or array.size != 1 or array.ndim > least_rank(beside):
         return None

@@ -99,17 +99,7 @@ Rewrite = Callable[[ir.Node, Scope], bool | str]
 def rewrites(
     *op_types: str, since: int = 0, domain: str = ""
 ) -> Callable[[Rewrite], Callable[[ir.Model], PassResult]]:
-    """Make a pass of the rewrite of one node; see `rewrite_nodes`.
-
-    >>> @rewrites("Neg")
-    ... def neg_to_abs(node, names):
-    ...     node.op_type = "Abs"
-    ...     return True
-    >>> node = ir.node("Neg", [ir.Value(name="x")])
-    >>> model = ir.Model(ir.Graph([], [], nodes=[node], opset_imports={"": 21}), ir_version=10)
-    >>> neg_to_abs(model), node.op_type
-    (PassResult(changed=1, notes=()), 'Abs')
-    """
+    """Make a pass of the rewrite of one node; see `rewrite_nodes`."""
 
     def make_pass(rewrite: Rewrite) -> Callable[[ir.Model], PassResult]:
         def run(model: ir.Model) -> PassResult:
@@ -150,15 +140,7 @@ def rewrite_nodes(
 
 
 class Builder:
-    """Adds nodes, one after the other, right before a node of a graph.
-
-    >>> x = ir.Value(name="x")
-    >>> last = ir.node("Relu", [x], name="relu")
-    >>> model = ir.Model(ir.Graph([x], [], nodes=[last], opset_imports={"": 21}), ir_version=10)
-    >>> _ = Builder(last, NameScope(model)).add("Neg", [x], "minus_x")
-    >>> [node.op_type for node in model.graph]
-    ['Neg', 'Relu']
-    """
+    """Adds nodes, one after the other, right before a node of a graph."""
 
     def __init__(self, before: ir.Node, names: NameScope, *, role: str = "") -> None:
         self._before = before

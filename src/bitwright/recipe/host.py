@@ -28,13 +28,6 @@ def settle_for_host(recipe: Recipe, cpu: str | None = None) -> Recipe:
     """Return a recipe that has no target as the CPU of this machine, or another, wants it.
 
     Recipes whose pairs are placed for accelerators (`place.isolated`) stay as they are.
-
-    >>> from bitwright.recipe import named_recipe
-    >>> recipe = named_recipe("int8-symmetric")
-    >>> settle_for_host(recipe, "vnni").place.unsigned_activations
-    True
-    >>> settle_for_host(recipe, "arm").place.unsigned_activations
-    False
     """
     return _with_unsigned(recipe, unsigned=(cpu or detect_cpu()) in ("avx2", "vnni"))
 

@@ -137,14 +137,7 @@ _PLAIN = Override()
 
 
 def find_override(overrides: Mapping[str, Override], tensor: str) -> Override | None:
-    """Return what a tensor gets: what stands under its name, before what a pattern says.
-
-    >>> from bitwright.recipe import MSE
-    >>> given = {"re:layer4.*": Override(ranges=MSE()), "layer4/add": Override(symmetric=True)}
-    >>> both = find_override(given, "layer4/add")
-    >>> both.symmetric, type(both.ranges).__name__
-    (True, 'MSE')
-    """
+    """Return what a tensor gets: what stands under its name, before what a pattern says."""
     found = [
         override
         for name, override in overrides.items()

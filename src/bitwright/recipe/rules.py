@@ -28,13 +28,7 @@ class Rule(NamedTuple):
 
 
 def check_rules(recipe: RecipeFields) -> None:
-    """Refuse the first contradiction of a recipe, before any work is done.
-
-    >>> from bitwright.recipe import Recipe
-    >>> Recipe(min_real_range=-1.0)
-    Traceback (most recent call last):
-    bitwright.errors.RecipeError: min_real_range must be positive, not -1.0.
-    """
+    """Refuse the first contradiction of a recipe, before any work is done."""
     for rule in RULES:
         found = rule.broken(recipe)
         if found:

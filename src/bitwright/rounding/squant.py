@@ -26,12 +26,6 @@ def flip_by_squant(weights: Array, nearest: Array, parameters: Parameters) -> Ar
 
     They come rounded to nearest. Each stays its weight rounded up or down; what is clipped stays
     so, and its neighbours make up for it as far as they can.
-
-    >>> from bitwright.numerics.types import INT8
-    >>> kernel = np.array([[[0.4, 1.3, -0.7]]])
-    >>> nearest = np.rint(kernel).astype(np.int8)
-    >>> flip_by_squant(kernel, nearest, Parameters(INT8, np.float64(1), np.int64(0)))
-    array([[[ 1,  1, -1]]], dtype=int8)
     """
     integers = np.ascontiguousarray(nearest)
     if weights.size == 0 or weights.ndim < 3:

@@ -13,12 +13,7 @@ def _refuse(self: Any, *_: Any, **__: Any) -> NoReturn:
 
 
 class FrozenDict(dict[Any, Any]):
-    """A dict that is only read; it is equal to a dict of the same items, and JSON shows it as one.
-
-    >>> FrozenDict(a=1)["b"] = 2
-    Traceback (most recent call last):
-    TypeError: this dict belongs to a frozen value and cannot be changed; make a new one.
-    """
+    """A dict that is only read; it is equal to a dict of the same items, and JSON shows it as one."""
 
     __setitem__ = __delitem__ = __ior__ = pop = popitem = clear = update = setdefault = _refuse
 

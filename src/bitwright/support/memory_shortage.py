@@ -20,13 +20,7 @@ _SIGNS = (
 
 
 def find_memory_shortage(error: BaseException) -> OutOfMemoryError | None:
-    """Return the error to tell the user where memory ran out; None where it did not.
-
-    >>> print(find_memory_shortage(MemoryError("16 TiB")))
-    there is not enough memory (16 TiB); free some, or use a machine with more.
-    >>> find_memory_shortage(ValueError("no number")) is None
-    True
-    """
+    """Return the error to tell the user where memory ran out; None where it did not."""
     cause: BaseException | None = error
     seen: set[int] = set()
     while cause is not None and id(cause) not in seen:

@@ -52,13 +52,7 @@ class ScratchFolder(Closing):
         return False
 
     def writing(self) -> AbstractContextManager[None]:
-        """Raise errors of writes in a `with` block, such as a full disk, as `OutputError`.
-
-        >>> with ScratchFolder("spool") as scratch, scratch.writing():
-        ...     raise OSError(28, "No space left on device")  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        bitwright.errors.OutputError: cannot write temporary files in '...': No space left...
-        """
+        """Raise errors of writes in a `with` block, such as a full disk, as `OutputError`."""
         return _naming_folder(self.path.parent)
 
     def close(self) -> None:

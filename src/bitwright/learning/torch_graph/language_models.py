@@ -93,11 +93,7 @@ _UNKNOWN = ("rotary_interleaved", "softcap", "smooth_softmax", "qk_output", "k_q
 
 
 def why_not_language_op(node: ir.Node) -> str | None:
-    """Return why a node of these cannot be computed here, or None if it can.
-
-    >>> why_not_language_op(ir.node("GroupQueryAttention", [], {"softcap": 30.0}))
-    'GroupQueryAttention has a softcap'
-    """
+    """Return why a node of these cannot be computed here, or None if it can."""
     known = _OUTPUTS.get(node.op_type, (0,))
     for place, value in enumerate(node.outputs):
         if place not in known and (value.uses() or value.is_graph_output()):

@@ -51,11 +51,7 @@ def as_tensor(array: Any, device: str | torch.device = "cpu") -> torch.Tensor:
 
 
 def torch_type(onnx_type: int) -> torch.dtype:
-    """Return the type that ONNX has this number for.
-
-    >>> torch_type(7)
-    torch.int64
-    """
+    """Return the type that ONNX has this number for."""
     return as_tensor(np.zeros((), ir.DataType(onnx_type).numpy())).dtype
 
 

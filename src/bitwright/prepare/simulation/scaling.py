@@ -12,17 +12,7 @@ __all__ = ["multiply_behind"]
 
 
 def multiply_behind(node: ir.Node, factor: float, names: NameScope) -> bool:
-    """Multiply what a node writes, unless by 1; the product has the tensor's name and readers.
-
-    >>> x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT))
-    >>> node = ir.node("Relu", [x], name="relu")
-    >>> node.outputs[0].name = "y"
-    >>> graph = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 21})
-    >>> multiply_behind(node, 0.5, NameScope(ir.Model(graph, ir_version=10)))
-    True
-    >>> [node.op_type for node in graph], graph.outputs[0].name
-    (['Relu', 'Mul'], 'y')
-    """
+    """Multiply what a node writes, unless by 1; the product has the tensor's name and readers."""
     if factor == 1:
         return False
     raw = node.outputs[0]
