@@ -66,7 +66,7 @@ class Stopping:
 
     @contextmanager
     def recognized(self) -> Iterator[None]:
-        """Make an interruption of what one became: extension modules raise an ImportError for it."""
+        """Make an interruption of what one became: extension modules raise ImportError for it."""
         try:
             yield
         except Exception as error:

@@ -143,7 +143,7 @@ def channel_sums(values: F32, axis: int) -> npt.NDArray[np.float64]:
 
 
 def used_bins(histogram: I64) -> I64:
-    """Return the bins of finite values that hold any, in ascending order of value; -0 is left out."""
+    """Return the bins of finite values that hold any, in ascending order of value, without -0."""
     used = histogram != 0  # of booleans, numpy finds those that are set much faster
     negative = np.flatnonzero(used[0x8001 : 0x8000 + TOP_BIN + 1]) + 0x8001
     return np.concatenate([negative[::-1], np.flatnonzero(used[: TOP_BIN + 1])])

@@ -13,7 +13,7 @@ def _refuse(self: Any, *_: Any, **__: Any) -> NoReturn:
 
 
 class FrozenDict(dict[Any, Any]):
-    """A dict that is only read; it is equal to a dict of the same items, and JSON shows it as one."""
+    """A dict that is only read; equal to a dict of the same items, and shown as one by JSON."""
 
     __setitem__ = __delitem__ = __ior__ = pop = popitem = clear = update = setdefault = _refuse
 
