@@ -14,12 +14,7 @@ from bitwright.cli.groups import option
 from bitwright.cli.screen import Facts, Part, Screen, Table, show_bytes, show_ratio
 
 if TYPE_CHECKING:
-    from bitwright.assess import (
-        Benchmark,
-        GenerationBenchmark,
-        ModelBenchmark,
-        ModelGeneration,
-    )
+    from bitwright.assess import Benchmark, GenerationBenchmark, ModelBenchmark, ModelGeneration
 
 __all__ = ["bench_command"]
 

@@ -37,11 +37,7 @@ def compare_command(
     from bitwright.api import compare
 
     found = compare(
-        float_model,
-        quantized_model,
-        plan=plan,
-        progress=screen.wants_progress,
-        **given,
+        float_model, quantized_model, plan=plan, progress=screen.wants_progress, **given
     )
     document = {"float": str(float_model), "quantized": str(quantized_model), **found.to_dict()}
     document["worst"] = [node.name for node in found.worst(worst)]

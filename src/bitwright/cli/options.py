@@ -248,11 +248,7 @@ class RunOptions:
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the job that the options stand for."""
         budget = read_budget(self.memory_budget)
-        return {
-            "providers": self.provider or None,
-            "memory_budget": budget,
-            "engine": self.engine,
-        }
+        return {"providers": self.provider or None, "memory_budget": budget, "engine": self.engine}
 
 
 _Purpose = StrEnum("_Purpose", ["balanced", "speed", "size"])

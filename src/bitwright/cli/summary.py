@@ -120,10 +120,7 @@ def folder_parts(result: FolderResult, *, verbose: bool) -> list[Part]:
 def plan_parts(plan: QuantPlan, path: str, *, verbose: bool) -> list[Part]:
     """Return the summary of a plan."""
     notes = [("Note", note) for note in plan.notes]
-    return [
-        *_node_tables(plan, verbose),
-        Facts([*_plan_facts(plan), *notes, ("Written to", path)]),
-    ]
+    return [*_node_tables(plan, verbose), Facts([*_plan_facts(plan), *notes, ("Written to", path)])]
 
 
 def plan_document(plan: QuantPlan, path: str) -> dict[str, Any]:

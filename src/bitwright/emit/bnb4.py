@@ -50,11 +50,7 @@ def check_block_size(block_size: int) -> None:
 
 
 def emit_bnb4(
-    model: ir.Model,
-    *,
-    quant_type: int = NF4,
-    block_size: int = 64,
-    exclude: Collection[str] = (),
+    model: ir.Model, *, quant_type: int = NF4, block_size: int = 64, exclude: Collection[str] = ()
 ) -> dict[str, str]:
     """Turn each MatMul by a constant matrix, in place, into one that reads it in 4 bits.
 

@@ -128,12 +128,7 @@ class IntegerWriter:
         return self._activations[value]
 
     def _constant(
-        self,
-        key: str,
-        order: _Axes,
-        scale_shape: _Axes,
-        zero_points: ZeroPoints,
-        unsigned: bool,
+        self, key: str, order: _Axes, scale_shape: _Axes, zero_points: ZeroPoints, unsigned: bool
     ) -> Quantized:
         source = self._values[self._plan.tensors[key].tensor]
         label = source.name or ""

@@ -170,12 +170,7 @@ class _Writer:
         self._names = NameScope(model)
         self._experts: dict[ir.Node, dict[int, StoredExperts]] = {}
 
-    def write(
-        self,
-        weight: ir.Value,
-        blocks: LazyBlocks,
-        wanted: frozenset[str] | None,
-    ) -> None:
+    def write(self, weight: ir.Value, blocks: LazyBlocks, wanted: frozenset[str] | None) -> None:
         """Store one weight for those of its readers that take it in blocks."""
         taken = self._choose_readers(weight, wanted)
         held = _Held(weight, blocks, taken, taken[0].transposed)

@@ -16,12 +16,7 @@ from bitwright.emit.quantized import convert_to_contrib
 from bitwright.errors import PlanError
 from bitwright.graph import NameScope, is_transposed_constant
 from bitwright.graph.constants import EXPERT_WEIGHTS, float_constant_of, input_at
-from bitwright.graph.editing import (
-    add_initializer,
-    graph_of,
-    insert_before,
-    insert_behind_value,
-)
+from bitwright.graph.editing import add_initializer, graph_of, insert_before, insert_behind_value
 from bitwright.numerics.blocks import BlockFormat
 from bitwright.numerics.nbits import NBitsForm
 
@@ -138,11 +133,7 @@ def to_nbits(
 
 
 def to_lookup(
-    node: ir.Node,
-    form: NBitsForm,
-    data: ir.Value,
-    scales: ir.Value,
-    zeros: ir.Value | None,
+    node: ir.Node, form: NBitsForm, data: ir.Value, scales: ir.Value, zeros: ir.Value | None
 ) -> None:
     """Turn a Gather into GatherBlockQuantized."""
     inputs = [data, node.inputs[1], scales] + ([] if zeros is None else [zeros])

@@ -13,12 +13,7 @@ import onnx_ir as ir
 from bitwright.emit.quantized import MICROSOFT, Quantized, convert_to_contrib, to_unsigned
 from bitwright.graph import NameScope
 from bitwright.graph.constants import constant_of
-from bitwright.graph.editing import (
-    add_initializer,
-    insert_before,
-    like,
-    replace_value,
-)
+from bitwright.graph.editing import add_initializer, insert_before, like, replace_value
 
 __all__ = ["EIGHT_BITS", "PairGraph"]
 

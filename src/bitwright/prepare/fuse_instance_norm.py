@@ -147,11 +147,7 @@ def _replace(
     build, name = Builder(last, names), last.outputs[0].name
     norm = build.add(
         "InstanceNormalization",
-        [
-            root.x,
-            build.constant(scale, f"{name}_scale"),
-            build.constant(shift, f"{name}_bias"),
-        ],
+        [root.x, build.constant(scale, f"{name}_scale"), build.constant(shift, f"{name}_bias")],
         f"{name}_norm",
         {"epsilon": root.epsilon},
         node_name=last.name,

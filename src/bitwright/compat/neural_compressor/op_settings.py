@@ -20,11 +20,7 @@ __all__ = ["OpSetting", "apply_op_settings", "as_pattern", "setting_by_node"]
 _KEYS = ("dtype", "scheme", "granularity", "algorithm", "bits", "group_size", "quant_mode")
 _FLOATS = ("fp32", "bf16", "fp16")
 # In the order in which they are tried there: the first of those that are given is what counts.
-_RANGES: dict[str, RangeMethod] = {
-    "minmax": MinMax(),
-    "kl": Entropy(),
-    "percentile": Percentile(),
-}
+_RANGES: dict[str, RangeMethod] = {"minmax": MinMax(), "kl": Entropy(), "percentile": Percentile()}
 _OF_WEIGHTS = ("bits", "group_size")
 _Options = Mapping[str, Sequence[Any]]
 _GRANULARITIES = ("per_channel", "per_tensor")

@@ -7,11 +7,7 @@ from typing import Any
 
 from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.inputs import source_of
-from bitwright.compat.neural_compressor.weight_only import (
-    awq_quantize,
-    gptq_quantize,
-    rtn_quantize,
-)
+from bitwright.compat.neural_compressor.weight_only import awq_quantize, gptq_quantize, rtn_quantize
 from bitwright.compat.options import ignore_unknown
 from bitwright.graph import load_model, normalize, weight_of
 

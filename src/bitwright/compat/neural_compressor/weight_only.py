@@ -31,15 +31,7 @@ from bitwright.compat.neural_compressor.tensors import (
 )
 from bitwright.errors import RecipeError
 from bitwright.graph import load_model
-from bitwright.recipe import (
-    AWQ,
-    GPTQ,
-    Nearest,
-    Recipe,
-    Selection,
-    WeightOnly,
-    WeightOverride,
-)
+from bitwright.recipe import AWQ, GPTQ, Nearest, Recipe, Selection, WeightOnly, WeightOverride
 
 if TYPE_CHECKING:
     from bitwright.compat.neural_compressor.inputs import ModelSource

@@ -7,16 +7,7 @@ from typing import Any, Self, TypeVar
 
 from bitwright.compat.onnxruntime.errors import InvalidSettingError
 from bitwright.errors import did_you_mean
-from bitwright.numerics.types import (
-    FLOAT8E4M3FN,
-    INT4,
-    INT8,
-    INT16,
-    UINT4,
-    UINT8,
-    UINT16,
-    QType,
-)
+from bitwright.numerics.types import FLOAT8E4M3FN, INT4, INT8, INT16, UINT4, UINT8, UINT16, QType
 
 __all__ = [
     "CalibrationMethod",

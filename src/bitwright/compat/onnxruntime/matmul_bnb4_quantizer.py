@@ -20,14 +20,7 @@ from bitwright.compat.onnxruntime.commands import make_parser, run_command
 from bitwright.compat.onnxruntime.errors import raises_builtins
 from bitwright.compat.onnxruntime.peer import hand_on
 from bitwright.compat.options import read_names
-from bitwright.emit.bnb4 import (
-    BLOCK_SIZES,
-    FP4,
-    NF4,
-    check_block_size,
-    emit_bnb4,
-    quantize_blocks,
-)
+from bitwright.emit.bnb4 import BLOCK_SIZES, FP4, NF4, check_block_size, emit_bnb4, quantize_blocks
 from bitwright.errors import ModelError, NothingQuantizedError, RecipeError, did_you_mean
 from bitwright.run import open_session
 from bitwright.support.notices import warn_user

@@ -32,15 +32,7 @@ from bitwright.compat.onnxruntime.peer import hand_on
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.compat.options import read_names
 from bitwright.errors import DataError, NothingQuantizedError, RecipeError
-from bitwright.recipe import (
-    GPTQ,
-    HQQ,
-    Nearest,
-    Recipe,
-    RoundingMethod,
-    Selection,
-    WeightOnly,
-)
+from bitwright.recipe import GPTQ, HQQ, Nearest, Recipe, RoundingMethod, Selection, WeightOnly
 from bitwright.support.notices import warn_user
 
 __all__ = [
@@ -305,8 +297,7 @@ def _config(options: argparse.Namespace) -> WeightOnlyQuantConfig:
 def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the flags of a command line, by default of this process."""
     parser = make_parser(
-        "matmul_nbits_quantizer",
-        "Store the constant weights of products as low-bit integers.",
+        "matmul_nbits_quantizer", "Store the constant weights of products as low-bit integers."
     )
     add = parser.add_argument
     add("--block_size", type=int, default=32, help="how many weights share a scale")

@@ -106,10 +106,7 @@ def _build(where: str, fields: Mapping[str, Any]) -> Override:
 
 
 def _fields(
-    where: str,
-    entries: Sequence[Mapping[str, Any]],
-    known: Sequence[str],
-    read_type: TypeReader,
+    where: str, entries: Sequence[Mapping[str, Any]], known: Sequence[str], read_type: TypeReader
 ) -> dict[str, Any]:
     entries = [ignore_unknown(entry, known, f" in {where}") for entry in entries]
     fields: dict[str, Any] = {}

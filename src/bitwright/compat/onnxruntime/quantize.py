@@ -29,9 +29,7 @@ __getattr__, __dir__ = hand_on(__name__)
 
 @raises_builtins()
 def quantize(
-    model_input: str | Path | onnx.ModelProto,
-    model_output: str | Path,
-    quant_config: Any,
+    model_input: str | Path | onnx.ModelProto, model_output: str | Path, quant_config: Any
 ) -> None:
     """Quantize a model as a configuration says.
 

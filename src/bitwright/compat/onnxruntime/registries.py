@@ -61,9 +61,7 @@ def selected_op_types(
 
 
 def foreign_op_types(
-    model: str | Path | onnx.ModelProto,
-    written: QuantFormat | None,
-    op_types: Iterable[str] | None,
+    model: str | Path | onnx.ModelProto, written: QuantFormat | None, op_types: Iterable[str] | None
 ) -> set[str]:
     """Return the selected op types of a model whose class is another than the installed one."""
     if not was_imported(f"{PEER}.registry"):  # nor changed by anybody

@@ -154,8 +154,7 @@ def read_external_data(
         idle = [name for name, is_given in given.items() if is_given]
         if idle:
             warnings.warn(
-                f"{', '.join(idle)} has no effect without save_as_external_data=True.",
-                stacklevel=3,
+                f"{', '.join(idle)} has no effect without save_as_external_data=True.", stacklevel=3
             )
         return None
     if place is not None and not one_file and not (Path(output).parent / place).is_dir():

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RETIRED", "float_model", "write_model", "write_of_peer"]
 
-RETIRED = {
-    "optimize_model": "models are quantized as they are; run quant_pre_process before",
-}
+RETIRED = {"optimize_model": "models are quantized as they are; run quant_pre_process before"}
 """Arguments of older releases, and why they are ignored."""
 
 

@@ -13,18 +13,12 @@ import onnx
 
 from bitwright.api import quantize
 from bitwright.compat.options import refuse_unknown
-from bitwright.compat.quark.algorithms import (
-    AlgoConfig,
-    AutoMixprecisionConfig,
-)
+from bitwright.compat.quark.algorithms import AlgoConfig, AutoMixprecisionConfig
 from bitwright.compat.quark.config import Config, QConfig, QuantizationConfig, RefusedPreset
 from bitwright.compat.quark.flattening import LEARNING, flatten, step_options
 from bitwright.compat.quark.mixing import choose_layers, distance_of
 from bitwright.compat.vai_q_onnx import static
-from bitwright.compat.vai_q_onnx.enums import (
-    read_format,
-    read_type,
-)
+from bitwright.compat.vai_q_onnx.enums import read_format, read_type
 from bitwright.compat.vai_q_onnx.options import read_request
 from bitwright.data import Sample, open_data
 from bitwright.errors import DataError, RecipeError
@@ -268,9 +262,7 @@ def _needs_data(config: QuantizationConfig) -> bool:
 
 
 def _quantize_dynamic(
-    config: QuantizationConfig,
-    model: str | Path | onnx.ModelProto,
-    output: str | Path | None,
+    config: QuantizationConfig, model: str | Path | onnx.ModelProto, output: str | Path | None
 ) -> onnx.ModelProto | None:
     """Store weights as integers; what is about activations has no meaning here."""
     if config.extra_options:

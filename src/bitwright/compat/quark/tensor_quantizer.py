@@ -17,11 +17,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from bitwright.compat.onnxruntime.enums import (
-    QuantizationMode,
-    QuantizedValueType,
-    as_member,
-)
+from bitwright.compat.onnxruntime.enums import QuantizationMode, QuantizedValueType, as_member
 from bitwright.compat.options import RecipeParts
 from bitwright.compat.quark.given_ranges import (
     QuantizationParams,

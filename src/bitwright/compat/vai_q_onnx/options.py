@@ -38,10 +38,7 @@ from bitwright.compat.vai_q_onnx.values import (
     unless_empty,
 )
 from bitwright.errors import RecipeError
-from bitwright.recipe import (
-    MSE,
-    MinMax,
-)
+from bitwright.recipe import MSE, MinMax
 from bitwright.support.notices import warn_user
 
 __all__ = [

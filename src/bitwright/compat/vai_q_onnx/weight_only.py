@@ -40,12 +40,7 @@ _GPTQ_SETTINGS = {
 }
 # The rounding beside quantized activations has the scales of the model, and refits its codes until
 # neither order nor damping matters. Bits and groups count for nothing there either.
-_GPTQ_WITH_ACTIVATIONS = {
-    **_GPTQ_SETTINGS,
-    "Bits": 8,
-    "GroupSize": -1,
-    "WeightSymmetric": True,
-}
+_GPTQ_WITH_ACTIVATIONS = {**_GPTQ_SETTINGS, "Bits": 8, "GroupSize": -1, "WeightSymmetric": True}
 
 
 def weight_recipe(

@@ -27,12 +27,7 @@ from bitwright.numerics.shared_exponent import (
 )
 from bitwright.numerics.types import QType
 
-__all__ = [
-    "block_attributes",
-    "block_function",
-    "block_op",
-    "distinguishing_block_attributes",
-]
+__all__ = ["block_attributes", "block_function", "block_op", "distinguishing_block_attributes"]
 
 _AXES_ARE_INPUTS = 18
 """The first opset in which the axes of ReduceMax are an input; those of ReduceSum always are."""

@@ -8,11 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from bitwright.compat.neural_compressor.products import (
-    ARGUMENTS,
-    WeightConfig,
-    quantize_products,
-)
+from bitwright.compat.neural_compressor.products import ARGUMENTS, WeightConfig, quantize_products
 from bitwright.support.notices import warn_user
 
 if TYPE_CHECKING:

@@ -9,9 +9,4 @@ from bitwright.compat.nncf.quantization.quantize_model import (
     quantize_with_accuracy_control,
 )
 
-__all__ = [
-    "QuantizationPreset",
-    "compress_weights",
-    "quantize",
-    "quantize_with_accuracy_control",
-]
+__all__ = ["QuantizationPreset", "compress_weights", "quantize", "quantize_with_accuracy_control"]

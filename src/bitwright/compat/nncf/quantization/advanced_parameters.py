@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any
 
-from bitwright.compat.nncf.parameters import (
-    QuantizationScheme as QuantizationMode,
-)
+from bitwright.compat.nncf.parameters import QuantizationScheme as QuantizationMode
 from bitwright.compat.nncf.quantization.range_estimator import RangeEstimatorParameters
 
 __all__ = [

@@ -177,8 +177,7 @@ class Options:
             return None
         if alphas.convolution >= 0:
             _warn_of(
-                "convolution of smooth_quant_alphas",
-                "inputs of matrix products alone are smoothed",
+                "convolution of smooth_quant_alphas", "inputs of matrix products alone are smoothed"
             )
         alpha = alphas.matmul if alone is None else alone
         return SmoothQuant(alpha=alpha) if alpha >= 0 else None

@@ -13,9 +13,7 @@ from onnxruntime.tools.onnx_model_utils import fix_output_shapes, make_input_sha
 from onnxruntime.tools.remove_initializer_from_input import remove_initializer_from_input
 
 from bitwright import graph
-from bitwright.compat.onnxruntime.execution_providers.qnn.fusion_lpnorm import (
-    FusionLpNormalization,
-)
+from bitwright.compat.onnxruntime.execution_providers.qnn.fusion_lpnorm import FusionLpNormalization
 from bitwright.compat.onnxruntime.execution_providers.qnn.fusion_spacetodepth import (
     FusionSpaceToDepth,
 )
