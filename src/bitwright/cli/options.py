@@ -158,11 +158,7 @@ class DataOptions:
         return [self.data, self.tokenizer]
 
     def words(self) -> str:
-        """Return the options as they are typed.
-
-        >>> DataOptions(data=Path("my images"), limit=8).words()
-        "--data 'my images' --limit 8"
-        """
+        """Return the options as they are typed."""
         return typed({field.name: getattr(self, field.name) for field in fields(self)})
 
     def arguments(self) -> dict[str, Any]:
@@ -256,11 +252,7 @@ _Purpose = StrEnum("_Purpose", ["balanced", "speed", "size"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacingOptions:
-    """Options for what integers are for, and the CPU that they have to be faster on.
-
-    >>> PlacingOptions(purpose=_Purpose.speed, costs=Path("mine.json")).arguments()
-    {'purpose': 'speed', 'cpu': 'mine.json'}
-    """
+    """Options for what integers are for, and the CPU that they have to be faster on."""
 
     purpose: _Purpose | None = option(
         None,
@@ -287,11 +279,7 @@ class PlacingOptions:
 
 
 def read_shapes(texts: Sequence[str], option: str = "--input-shape") -> dict[str, Any] | None:
-    """Read shapes of inputs and sizes of open dimensions; None where there are none.
-
-    >>> read_shapes(["image=1x3x8x8", "length=128"])
-    {'image': (1, 3, 8, 8), 'length': 128}
-    """
+    """Read shapes of inputs and sizes of open dimensions; None where there are none."""
     shapes: dict[str, Any] = {}
     for text in texts:
         # Names may hold '=' or 'x'; the sizes come last.
@@ -306,11 +294,7 @@ def read_shapes(texts: Sequence[str], option: str = "--input-shape") -> dict[str
 
 
 def typed(options: Mapping[str, Any]) -> str:
-    """Return options as they are typed: lists as often as they are long, switches alone.
-
-    >>> typed({"target": "cpu", "exclude": ["a", "b"], "dynamic": True, "bits": None})
-    '--target cpu --exclude a --exclude b --dynamic'
-    """
+    """Return options as they are typed: lists as often as they are long, switches alone."""
     words: list[str] = []
     for name, values in options.items():
         option = f"--{name.replace('_', '-')}"
@@ -323,11 +307,7 @@ def typed(options: Mapping[str, Any]) -> str:
 
 
 def read_budget(text: str | None) -> int:
-    """Return the bytes that may be in memory at once; the usual number where none are given.
-
-    >>> read_budget("512MB"), read_budget("1.5 GiB"), read_budget("4096")
-    (512000000, 1610612736, 4096)
-    """
+    """Return the bytes that may be in memory at once; the usual number where none are given."""
     if text is None:
         from bitwright.observe import MEMORY_BUDGET
 

@@ -69,11 +69,7 @@ class Screen:
 
 
 def show_ratio(ratio: float, better: str, worse: str) -> str:
-    """Return how many times better or worse something became.
-
-    >>> show_ratio(0.5, "faster", "slower")
-    '2.00x slower'
-    """
+    """Return how many times better or worse something became."""
     return f"{ratio:.2f}x {better}" if ratio >= 1 else f"{1 / ratio:.2f}x {worse}"
 
 

@@ -30,14 +30,7 @@ _SECTIONS: dict[str, dict[str, Any]] = {
 
 
 def change_recipe(recipe: Recipe, settings: Sequence[str]) -> Recipe:
-    """Return the recipe with `key=value` settings applied; keys are dotted paths into its JSON.
-
-    >>> change_recipe(Recipe(), ["ranges.method=percentile", "ranges.percentile=99.9"]).ranges
-    Percentile(percentile=99.9)
-    >>> change_recipe(Recipe(), ["per_chanel=true"])
-    Traceback (most recent call last):
-    bitwright.errors.RecipeError: --set: unknown option 'per_chanel'. Did you mean 'per_channel'?
-    """
+    """Return the recipe with `key=value` settings applied; keys are dotted paths into its JSON."""
     if not settings:
         return recipe
     data = msgspec.json.decode(recipe.to_json())

@@ -18,11 +18,6 @@ def add_paths(package: str, sources: Mapping[str, Sequence[str]]) -> None:
 
     `sources` has, for each path, the modules below `bitwright.compat` whose names it has. These
     are imported when a name is first asked for.
-
-    >>> add_paths("bitwright.compat.quark", {"onnx.calibration": ["quark.data_readers"]})
-    >>> from bitwright.compat.quark.onnx.calibration import RandomDataReader
-    >>> RandomDataReader.__module__
-    'bitwright.compat.quark.data_readers'
     """
     if not any(isinstance(one, _PathFinder) and one.package == package for one in sys.meta_path):
         sys.meta_path.append(_PathFinder(package, sources))

@@ -37,12 +37,7 @@ _TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
 def check_block_size(block_size: int) -> None:
-    """Raise a RecipeError for a block length that the operator has no kernel for.
-
-    >>> check_block_size(48)
-    Traceback (most recent call last):
-    bitwright.errors.RecipeError: the block size of MatMulBnb4 is 16, 32, 64, 128 or 256, not 48.
-    """
+    """Raise a RecipeError for a block length that the operator has no kernel for."""
     if isinstance(block_size, bool) or block_size not in BLOCK_SIZES:
         *most, last = BLOCK_SIZES
         sizes = f"{', '.join(map(str, most))} or {last}"
@@ -137,10 +132,6 @@ def quantize_blocks(
 
     The first of two codes is in the high half of its byte. The last block may be shorter; a
     last half byte without a value has the code of zero. The magnitudes have the type of the array.
-
-    >>> packed, absmax = quantize_blocks(np.float32([2, -2, 0]), NF4, 16)
-    >>> [hex(byte) for byte in packed], absmax
-    (['0xf0', '0x77'], array([2.], dtype=float32))
     """
     from onnxruntime.capi._pybind_state import quantize_matmul_bnb4
 

@@ -175,9 +175,5 @@ class _Casting:
 
 
 def _name(kind: ir.DataType | None) -> str:
-    """Return the name of a type.
-
-    >>> _name(ir.DataType.FLOAT16)
-    'float16'
-    """
+    """Return the name of a type."""
     return "float32" if kind in (None, _FLOAT) else kind.name.lower()

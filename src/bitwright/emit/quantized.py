@@ -68,12 +68,7 @@ class Quantized:
 
 
 def quantized_tensor(array: npt.NDArray[Any], qtype: QType | None) -> ir.Tensor[Any]:
-    """Return a tensor of a number type; None is the array's own.
-
-    >>> from bitwright.numerics.types import INT4
-    >>> quantized_tensor(np.array([1, -8], np.int8), INT4).dtype
-    INT4
-    """
+    """Return a tensor of a number type; None is the array's own."""
     if qtype is not None and qtype.name in _PACKED:
         array = array.astype(_PACKED[qtype.name])
     dtype = None if qtype is None else ir.DataType(qtype.onnx_type)
@@ -85,9 +80,6 @@ def to_unsigned(integers: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
     For the weights of ConvInteger: before 1.24, ONNX Runtime has no kernel for those of int8, and
     that of 1.31 took 24 times as long as the one for uint8 (3x3, 64 to 64 channels, x86).
-
-    >>> to_unsigned(np.int8([-128, 0, 127]))
-    array([  0, 128, 255], dtype=uint8)
     """
     return (integers.astype(np.int16) + 128).astype(np.uint8)
 

@@ -103,9 +103,6 @@ def spread(constant: Array, channels: int, rank: int, axis: int) -> Array | None
     """Return what a constant, broadcast against a tensor of this rank, is for each channel.
 
     None says that it differs within a channel, or would make the tensor larger.
-
-    >>> spread(np.float32([[[5]], [[7]]]), 2, 4, 1), spread(np.float32([5, 7]), 2, 4, 1)
-    (array([5., 7.]), None)
     """
     if constant.ndim > rank:
         return None

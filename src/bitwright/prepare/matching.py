@@ -219,11 +219,7 @@ def index_of(node: ir.Node, value: ir.Value) -> int:
 
 
 def least_rank(value: ir.Value | None, depth: int = 8) -> int:
-    """Return a rank that the tensor has at least, also where shape inference gave up.
-
-    >>> least_rank(ir.Value(name="x", shape=ir.Shape([2, 3]))), least_rank(ir.Value(name="y"))
-    (2, 0)
-    """
+    """Return a rank that the tensor has at least, also where shape inference gave up."""
     if value is None:
         return 0
     if value.shape is not None:

@@ -55,11 +55,7 @@ class Pass(NamedTuple):
     """The option that asks for it; "": it always runs."""
 
     def report(self, result: PassResult) -> list[str]:
-        """Return what it did as sentences.
-
-        >>> Pass(lambda model: PassResult(2), "dropped {} no-op").report(PassResult(2))
-        ['dropped 2 no-ops']
-        """
+        """Return what it did as sentences."""
         plural = "" if result.changed == 1 else "s"
         done = [self.sentence.format(result.changed) + plural] if result.changed else []
         return [*done, *result.notes]

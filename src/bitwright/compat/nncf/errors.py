@@ -8,11 +8,7 @@ __all__ = ["InvalidGroupSizeError", "ParameterNotSupportedError", "ValidationErr
 
 
 class ValidationError(RecipeError):
-    """Options contradict each other, or an ignored scope names what the model does not have.
-
-    >>> issubclass(ValidationError, RecipeError)
-    True
-    """
+    """Options contradict each other, or an ignored scope names what the model does not have."""
 
 
 class ParameterNotSupportedError(RecipeError):

@@ -32,11 +32,7 @@ def make_tensors_data(method: CalibrationMethod, data: Mapping[str, Any]) -> Any
 
 
 class CalibrationCacheEncoder(json.JSONEncoder):
-    """Writes calibration data as JSON, arrays with their type.
-
-    >>> json.dumps(np.array([1], np.int8), cls=CalibrationCacheEncoder)
-    '{"data": [1], "dtype": "int8", "CLS": "numpy.array"}'
-    """
+    """Writes calibration data as JSON, arrays with their type."""
 
     def default(self, o: Any) -> Any:
         """Return a value that JSON knows in place of one that it does not."""

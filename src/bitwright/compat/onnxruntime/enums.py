@@ -48,11 +48,7 @@ class _Named(_SameName):
 
 
 class QuantType(_Named):
-    """Number types of weights and activations.
-
-    >>> QuantType.QInt8.qtype.name, QuantType.from_string("QUInt8")
-    ('int8', <QuantType.QUInt8: 1>)
-    """
+    """Number types of weights and activations."""
 
     QInt8 = 0
     QUInt8 = 1
@@ -85,11 +81,7 @@ _QTYPES = {
 
 
 class QuantFormat(_Named):
-    """How a quantized model is written.
-
-    >>> print(QuantFormat.from_string("QDQ"))
-    QDQ
-    """
+    """How a quantized model is written."""
 
     QOperator = 0
     QDQ = 1
@@ -110,11 +102,7 @@ class QuantizedValueType(_Named):
 
 
 class CalibrationMethod(_SameName):
-    """How a range is chosen.
-
-    >>> CalibrationMethod.MinMax.name
-    'MinMax'
-    """
+    """How a range is chosen."""
 
     MinMax = 0
     Entropy = 1
@@ -132,15 +120,7 @@ _E = TypeVar("_E", bound=Enum)
 
 
 def as_member(kind: type[_E], value: Any, what: str) -> _E:
-    """Return the member meant by a member, a name, or the same-named enum of another package.
-
-    >>> as_member(QuantFormat, "QDQ", "format")
-    <QuantFormat.QDQ: 1>
-    >>> as_member(QuantFormat, "QDG", "format")
-    Traceback (most recent call last):
-    bitwright.compat.onnxruntime.errors.InvalidSettingError: unknown format 'QDG'. Did you mean \
-'QDQ'?
-    """
+    """Return the member meant by a member, a name, or the same-named enum of another package."""
     if isinstance(value, kind):
         return value
     name = value.name if isinstance(value, Enum) else value

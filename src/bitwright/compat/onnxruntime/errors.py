@@ -67,12 +67,6 @@ def raises_builtins(
 
     `retired` has arguments that older releases of ONNX Runtime's tool had, and why each is ignored
     with a warning.
-
-    >>> @raises_builtins()
-    ... def choose(): raise RecipeError("unknown option.")
-    >>> choose()
-    Traceback (most recent call last):
-    bitwright.compat.onnxruntime.errors.InvalidSettingError: unknown option.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:

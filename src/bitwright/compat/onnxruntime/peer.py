@@ -42,10 +42,6 @@ def hand_on(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
     """Return the `__getattr__` and `__dir__` of a module whose other names are the peer's.
 
     What the peer's module has from another module of its package, ours has from ours.
-
-    >>> get_name, _ = hand_on("bitwright.compat.onnxruntime.quant_utils")
-    >>> get_name("ms_domain")
-    'com.microsoft'
     """
     path = module.removeprefix(OURS).lstrip(".")
 

@@ -54,13 +54,7 @@ def update_opset_version(
     tensor_quant_overrides: Mapping[str, Any] | None = None,
     block_size: int = 0,
 ) -> onnx.ModelProto:
-    """Return the model at an opset that has these types, converted and not just stamped.
-
-    >>> import bitwright
-    >>> model = onnx.load(bitwright.load_demo().model_path)
-    >>> update_opset_version(model, QuantType.QInt16).opset_import[0].version
-    21
-    """
+    """Return the model at an opset that has these types, converted and not just stamped."""
     options = {"TensorQuantOverrides": tensor_quant_overrides or {}, "BlockSize": block_size}
     parts = translate_options(options)
     parts.recipe["weight"] = as_quant_type(weight_type, "weight type").qtype

@@ -98,13 +98,6 @@ def get_qdq_config(*arguments: Any, **options: Any) -> Any:
 
 @raises_builtins()
 def check_static_quant_arguments(quant_format: Any, activation_type: Any, weight_type: Any) -> None:
-    """Refuse types that do not go together, or not with the format.
-
-    >>> check_static_quant_arguments(QuantFormat.QDQ, "QInt8", "QUInt8")
-    Traceback (most recent call last):
-    bitwright.compat.onnxruntime.errors.InvalidSettingError: ONNXRuntime quantization doesn't \
-support data format:activation_type=QuantType.QInt8, weight_type=QuantType.QUInt8; use int8 \
-weights, or uint8 activations.
-    """
+    """Refuse types that do not go together, or not with the format."""
     written = as_member(QuantFormat, quant_format, "quantization format")
     check_types(written, activation_type, weight_type)

@@ -46,13 +46,7 @@ _FORMATS = {"qdq": QuantFormat.QDQ, "qoperator": QuantFormat.QOperator}
 
 
 class OnnxModelCalibrationDataReader(CalibrationDataReader):
-    """Samples from the folders `test_data_set_*` beside a model, one a folder, in order of number.
-
-    >>> import bitwright
-    >>> OnnxModelCalibrationDataReader(bitwright.load_demo().model_path)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    bitwright.errors.DataError: there is no folder 'test_data_set_...' beside ...
-    """
+    """Samples from the folders `test_data_set_*` beside a model, one each, by number."""
 
     def __init__(self, model_path: str | Path) -> None:
         model = Path(model_path)
@@ -145,12 +139,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 
 @raises_builtins()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command; faults other than in flags are exceptions, as there.
-
-    >>> main(["-i", "no_such.onnx", "-o", "q.onnx"])  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    bitwright.compat.onnxruntime.errors.InvalidModelError: ...
-    """
+    """Run the command; faults other than in flags are exceptions, as there."""
     options = parse_arguments(arguments)
     quantize(options.input_model_path, options.output_quantized_model_path, _config(options))
 

@@ -28,16 +28,7 @@ _BIAS_ENDS = ("_quantized", "_quantized_scale", "_quantized_zero_point")
 
 
 def store_parameters(model: ir.Model, plan: QuantPlan) -> None:
-    """Store the scales and zero points of a quantized model, in place, where scripts look for them.
-
-    >>> import bitwright
-    >>> demo = bitwright.load_demo()
-    >>> result = bitwright.quantize(demo.model_path, data=demo.calibration[:8])
-    >>> store_parameters(result.model, result.plan)
-    >>> [(tensor.name, len(tensor.float_data)) for tensor in result.to_proto().graph.initializer[:3]
-    ...  if tensor.name == "image_scale"]
-    [('image_scale', 1)]
-    """
+    """Store the scales and zero points of a quantized model, in place, where scripts look."""
     initializers = model.graph.initializers
     if plan.recipe.weight == FLOAT8E4M3FN and plan.recipe.quantize_bias:
         _cast_biases(model, plan)

@@ -55,11 +55,7 @@ class AlgoConfig:
 
 @dataclass(kw_only=True)
 class CLEConfig(AlgoConfig):
-    """Equalize the channels of consecutive weights.
-
-    >>> CLEConfig(cle_steps=2).options()["CLESteps"]
-    2
-    """
+    """Equalize the channels of consecutive weights."""
 
     cle_balance_method: str = "max"
     cle_steps: int = 1
@@ -74,11 +70,7 @@ class CLEConfig(AlgoConfig):
 
 @dataclass(kw_only=True)
 class BiasCorrectionConfig(AlgoConfig):
-    """Shift biases by the mean error of their layers' outputs.
-
-    >>> BiasCorrectionConfig().options()
-    {'BiasCorrection': True}
-    """
+    """Shift biases by the mean error of their layers' outputs."""
 
     def _options(self) -> dict[str, Any]:
         return {"BiasCorrection": True}
@@ -86,11 +78,7 @@ class BiasCorrectionConfig(AlgoConfig):
 
 @dataclass(kw_only=True)
 class SmoothQuantConfig(AlgoConfig):
-    """Move outliers of activations into the weights that multiply them.
-
-    >>> SmoothQuantConfig(alpha=0.7).options()
-    {'SmoothAlpha': 0.7}
-    """
+    """Move outliers of activations into the weights that multiply them."""
 
     alpha: float = 0.5
 
@@ -146,20 +134,12 @@ def _as_key(name: str) -> str:
 
 @dataclass(kw_only=True)
 class AdaRoundConfig(_FineTuningConfig):
-    """Learn which weights to round up and which down.
-
-    >>> AdaRoundConfig(reg_param=0.02).options()["FastFinetune"]["RegParam"]
-    0.02
-    """
+    """Learn which weights to round up and which down."""
 
 
 @dataclass(kw_only=True)
 class AdaQuantConfig(_FineTuningConfig):
-    """Learn float weights that round well, and biases with `update_bias`.
-
-    >>> AdaQuantConfig().options()["FastFinetune"]["NumIterations"]
-    3000
-    """
+    """Learn float weights that round well, and biases with `update_bias`."""
 
     num_iterations: int = 3000
     learning_rate: float = 1e-5
@@ -171,9 +151,6 @@ class GPTQConfig(AlgoConfig):
 
     The latter with `UseMatMulNBits` in `extra_options`. Otherwise types and scales are those of the
     configuration, as they are there.
-
-    >>> GPTQConfig(perc_damp=0.1).options()["GPTQParams"]["PercDamp"]
-    0.1
     """
 
     bits: int = 8

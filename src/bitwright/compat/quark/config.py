@@ -24,11 +24,7 @@ __all__ = ["PRESET_ARGUMENTS", "Config", "QConfig", "QuantizationConfig", "get_d
 
 @dataclass(kw_only=True)
 class QuantizationConfig:
-    """The arguments of one quantization, with Quark's defaults.
-
-    >>> QuantizationConfig().include_cle
-    True
-    """
+    """The arguments of one quantization, with Quark's defaults."""
 
     calibrate_method: Any = CalibrationMethod.MinMax
     quant_format: Any = QuantFormat.QDQ
@@ -84,12 +80,7 @@ class RefusedPreset(QuantizationConfig):
 
 @dataclass
 class Config:
-    """The old outer configuration: one set of arguments for the whole model.
-
-    >>> Config(global_quant_config=QuantizationConfig(per_channel=True)).global_quant_config
-    ... # doctest: +ELLIPSIS
-    QuantizationConfig(...per_channel=True...)
-    """
+    """The old outer configuration: one set of arguments for the whole model."""
 
     global_quant_config: QuantizationConfig
 

@@ -41,11 +41,7 @@ __all__ = [
 
 
 class CalibMethod(Enum):
-    """How a range is chosen.
-
-    >>> CalibMethod.MinMSE.value
-    1
-    """
+    """How a range is chosen."""
 
     MinMax = 0
     MinMSE = 1
@@ -73,11 +69,7 @@ class QuantGranularity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """How one kind of tensor is quantized; each number type has a class of its own.
-
-    >>> UInt8Spec().symmetric, XInt8Spec().scale_type
-    (False, <ScaleType.PowerOf2: 1>)
-    """
+    """How one kind of tensor is quantized; each number type has a class of its own."""
 
     symmetric: bool = True
     scale_type: ScaleType = ScaleType.Float32
@@ -87,11 +79,7 @@ class Spec:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Spec:
-        """Return the spec of plain names: of its class under `spec`, of enumerations, of a type.
-
-        >>> Spec.from_dict({"data_type": "UInt8", "scale_type": "ScaleType.PowerOf2"}).data_type
-        UINT8
-        """
+        """Return the spec of plain names: of its class under `spec`, of enumerations, of a type."""
         settings = dict(given)
         kind: type[Spec] = find_name(settings.pop("spec", "Spec"), _CLASSES, "spec")
         for key, enum in _ENUMS.items():
@@ -199,11 +187,7 @@ class QLayerConfig:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> QLayerConfig:
-        """Return the layer of plain dicts; `input_tensors` counts before its old name.
-
-        >>> QLayerConfig.from_dict({"weight": {"data_type": "Int16"}}).weight.data_type
-        INT16
-        """
+        """Return the layer of plain dicts; `input_tensors` counts before its old name."""
         layer = {key: Spec.from_dict(spec) for key, spec in given.items() if spec is not None}
         if "input_tensors" in layer:
             layer.pop("activation", None)

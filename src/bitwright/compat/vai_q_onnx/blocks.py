@@ -50,12 +50,7 @@ def attributes_of(option: str) -> Row:
 
 
 def read_block_type(value: Any, options: Mapping[str, Any]) -> Any:
-    """Return the number type that QBFP or QMX stands for with these attributes, or the value.
-
-    >>> attributes = {"bfp_method": "to_bfp_prime", "bit_width": 13, "block_size": 16}
-    >>> read_block_type("QBFP", {"BFPAttributes": attributes}).name
-    'mx6'
-    """
+    """Return the number type that QBFP or QMX stands for with these attributes, or the value."""
     option = _OPTIONS.get(value.name if isinstance(value, Enum) else str(value))
     if option is None or not options.get(option):
         return value

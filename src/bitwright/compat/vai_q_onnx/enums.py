@@ -30,11 +30,7 @@ __all__ = [
 
 
 class PowerOfTwoMethod(Enum):
-    """How the position of a power-of-two scale is chosen.
-
-    >>> PowerOfTwoMethod.MinMSE.value
-    1
-    """
+    """How the position of a power-of-two scale is chosen."""
 
     NonOverflow = 0
     MinMSE = 1
@@ -59,11 +55,7 @@ class ExtendedCalibrationMethod(Enum):
 
 
 class VitisQuantFormat(Enum):
-    """Formats for every number type, in the vendor's operator domain.
-
-    >>> [format.name for format in VitisQuantFormat]
-    ['QDQ', 'FixNeuron', 'BFPFixNeuron', 'MXFixNeuron']
-    """
+    """Formats for every number type, in the vendor's operator domain."""
 
     QDQ = 2
     FixNeuron = 3
@@ -79,11 +71,7 @@ class ExtendedQuantFormat(Enum):
 
 
 class VitisQuantType(Enum):
-    """Number types of the vendor's formats.
-
-    >>> VitisQuantType.QBFloat16.qtype.name
-    'bfloat16'
-    """
+    """Number types of the vendor's formats."""
 
     QInt8 = 1
     QUInt8 = 2

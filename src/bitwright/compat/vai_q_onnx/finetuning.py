@@ -42,15 +42,7 @@ class FastFinetune:
 
 
 def read_fast_finetune(options: Mapping[str, Any] | None) -> FastFinetune:
-    """Return what the options ask for; an unknown one is an error with a suggestion.
-
-    >>> read_fast_finetune({"OptimAlgorithm": "adaquant", "NumIterations": 50}).method.iterations
-    50
-    >>> read_fast_finetune({"NumIteration": 50})
-    Traceback (most recent call last):
-    bitwright.errors.RecipeError: unknown option 'NumIteration' in FastFinetune. Did you mean \
-'NumIterations'?
-    """
+    """Return what the options ask for; an unknown one is an error with a suggestion."""
     given = dict(translate(options, OPTIONS, name="FastFinetune"))
     kind = given.pop("OptimAlgorithm", {}).get("kind", AdaRound)
     device = given.pop("OptimDevice", {}).get("device", "cpu")

@@ -77,15 +77,7 @@ OLD_NAMES = {
 
 
 def read_options(options: Mapping[str, Any] | None) -> RecipeParts:
-    """Return what the options ask for; an unknown one is ignored with a warning, as there.
-
-    >>> read_options({"ConvertBNToConv": False}).rewrite
-    {'batch_norm_to_conv': False}
-    >>> read_options({"QuantizationPreference": "speed"})
-    Traceback (most recent call last):
-    bitwright.errors.RecipeError: option 'QuantizationPreference' is not supported: set the \
-options themselves.
-    """
+    """Return what the options ask for; an unknown one is ignored with a warning, as there."""
     parts = RecipeParts()
     for option, changes in translate(options, _ROWS, ignore=True):
         if option in OLD_NAMES:

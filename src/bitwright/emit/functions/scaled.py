@@ -69,15 +69,7 @@ def scaled_function(op: Op, uses: Collection[Use], opset: int) -> ir.Function:
 def distinguishing_attributes(
     op: Op, uses: Collection[Use], qtype: QType
 ) -> dict[str, int | ir.TensorProtocol]:
-    """Return what a node must say beside its axis: nothing, unless several types share a body.
-
-    >>> from bitwright.numerics.types import BFLOAT16, INT8
-    >>> distinguishing_attributes("VitisQuantizeLinear", [Use(BFLOAT16)], BFLOAT16)
-    {}
-    >>> mixed = [Use(BFLOAT16), Use(INT8)]
-    >>> sorted(distinguishing_attributes("VitisQuantizeLinear", mixed, INT8))
-    ['highest', 'lowest', 'rounds']
-    """
+    """Return what a node must say beside its axis: nothing, unless several types share a body."""
     if op == "VitisDequantizeLinear" or len({use.qtype for use in uses}) == 1:
         return {}
     if all(_is_standard(op, use) for use in uses):
@@ -197,12 +189,7 @@ def write_function(
     opset: int,
     contrib: bool = False,
 ) -> ir.Function:
-    """Return a function of the vendor's domain with one output, y, from ONNX's textual syntax.
-
-    >>> relu = write_function("Relu2", ["x"], ["y = Relu (x)"], attributes=(), opset=17)
-    >>> relu.domain, [node.op_type for node in relu]
-    ('com.vai.quantize', ['Relu'])
-    """
+    """Return a function of the vendor's domain with one output, y, from ONNX's textual syntax."""
     imports = f'"" : {opset}' + (', "com.microsoft" : 1' if contrib else "")
     given = f"<{', '.join(attributes)}> " if attributes else ""
     text = (

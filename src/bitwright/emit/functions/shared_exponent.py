@@ -35,12 +35,7 @@ _FLOAT_MAX = (2 - 2.0**-23) * 2.0**127
 
 
 def block_op(qtype: QType) -> str:
-    """Return the operator that rounds to this format.
-
-    >>> from bitwright.numerics.types import BFP16, MXINT8
-    >>> block_op(BFP16), block_op(MXINT8)
-    ('BFPFixNeuron', 'MXFixNeuron')
-    """
+    """Return the operator that rounds to this format."""
     found = SHARED_EXPONENT_FORMATS[qtype.name]
     return "BFPFixNeuron" if isinstance(found, BlockFloat) else "MXFixNeuron"
 
@@ -48,14 +43,7 @@ def block_op(qtype: QType) -> str:
 def block_attributes(
     qtype: QType, axis: int, *, rounding: Rounding | None = None
 ) -> dict[str, int | str]:
-    """Return the attributes that the operator is documented to have; None: the format's rounding.
-
-    >>> from bitwright.numerics.types import MXINT8
-    >>> block_attributes(MXINT8, 1)
-    {'element_dtype': 'int8', 'axis': 1, 'block_size': 32, 'rounding_mode': 0}
-    >>> block_attributes(MXINT8, 1, rounding=2)["rounding_mode"]
-    2
-    """
+    """Return the attributes that the operator has; a rounding of None is the format's."""
     found = _format_of(qtype, rounding)
     if isinstance(found, Microscaling):
         return {
@@ -85,14 +73,7 @@ def _format_of(qtype: QType, rounding: Rounding | None) -> SharedExponentFormat:
 def distinguishing_block_attributes(
     types: Collection[QType], qtype: QType
 ) -> dict[str, int | float]:
-    """Return what a node must say beside: nothing, unless several MX formats share a body.
-
-    >>> from bitwright.numerics.types import MXFP4E2M1, MXFP8E4M3
-    >>> distinguishing_block_attributes([MXFP4E2M1], MXFP4E2M1)
-    {}
-    >>> distinguishing_block_attributes([MXFP4E2M1, MXFP8E4M3], MXFP4E2M1)["highest"]
-    6.0
-    """
+    """Return what a node must say beside: nothing, unless several MX formats share a body."""
     found = SHARED_EXPONENT_FORMATS[qtype.name]
     if isinstance(found, BlockFloat) or len(set(types)) == 1:
         return {}

@@ -108,11 +108,7 @@ class AdvancedSmoothQuantParameters:
 
 @dataclass
 class AdvancedQuantizationParameters:
-    """Further options of quantization.
-
-    >>> AdvancedQuantizationParameters(overflow_fix=OverflowFix.DISABLE).smooth_quant_alphas.matmul
-    0.95
-    """
+    """Further options of quantization."""
 
     overflow_fix: OverflowFix | None = None
     quantize_outputs: bool = False
@@ -189,11 +185,7 @@ class AdvancedGPTQParameters:
 
 @dataclass
 class AdvancedCompressionParameters:
-    """Further options of weight compression.
-
-    >>> AdvancedCompressionParameters().gptq_params.damp_percent
-    0.1
-    """
+    """Further options of weight compression."""
 
     statistics_path: str | None = None
     lora_adapter_rank: int = 256
