@@ -1,5 +1,6 @@
 """The clock is tested with fakes: never how long anything takes."""
 
+import itertools
 import math
 import random
 import statistics
@@ -55,8 +56,33 @@ def test_the_ratio_is_of_runs_of_the_same_round():
     """The machine is ten times slower in every other round, and the ratio stays."""
     rounds = [(slow * 2.0, slow * 1.0) for slow in (1, 10) * 5]
     found = read_clock(rounds)
-    assert found.ratio == 0.5 and (found.low, found.high) == (0.495, 0.505)
+    assert found.ratio == 0.5 and (found.low, found.high) == (0.48, 0.52)
     assert found.is_faster and not found.is_slower
+
+
+def test_a_ratio_within_what_sessions_differ_by_is_no_difference():
+    for ratio in (0.97, 1.0, 1.03):
+        found = read_clock([(1.0, ratio)] * 41)
+        assert not found.is_faster and not found.is_slower
+    assert read_clock([(1.0, 1.05)] * 41).is_slower
+    # Where each round opened its own, the rounds show what sessions differ by.
+    assert read_clock([(1.0, 1.03)] * 41, apart=clock.ROUNDS_DIFFER).is_slower
+
+
+def test_models_that_are_opened_quickly_are_opened_for_each_round(monkeypatch):
+    """Sessions of one model differ: with one for all rounds, it would be slower than itself."""
+    pace = itertools.cycle([1.0, 1.05, 0.97, 1.02, 0.95, 1.01, 1.04])
+    monkeypatch.setattr(clock, "open_session", lambda *_, **__: next(pace))
+    monkeypatch.setattr(clock._Runner, "_run", lambda self, times: 0.01 * self._session)
+    loaded, sample = graph.load_model(make_mlp()), make_samples(make_mlp(), 1)[0]
+    monkeypatch.setattr(clock, "_QUICK_TO_OPEN", math.inf)
+    [found] = time_models([loaded] * 2, [sample] * 2)
+    assert not found.is_slower and not found.is_faster and found.high / found.low > 1.02
+    # Those that take long to open are not: their interval is as wide as sessions differ.
+    monkeypatch.setattr(clock, "_QUICK_TO_OPEN", -1.0)
+    [found] = time_models([loaded] * 2, [sample] * 2)
+    assert found.rounds == MIN_ROUNDS
+    assert found.high / found.low == pytest.approx(1.04 / 0.96)
 
 
 def test_the_interval_holds_the_ratio_as_often_as_it_says():

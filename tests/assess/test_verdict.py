@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bitwright.assess.clock import read_clock
 from bitwright.assess.outputs import OutputComparison
@@ -41,6 +43,30 @@ def test_a_slower_model_is_never_good_and_the_sentence_says_what_to_do():
         assert advice in said and "--for balanced" not in said
     found = judge_outputs([poor], 390, 100, clock=SLOWER)
     assert found.level == "poor" and "1.3 × slower" in found.sentence
+
+
+DECIBELS = st.floats(-20, 120) | st.just(float("inf"))
+SHARES = st.none() | st.floats(0, 1)
+ROUNDS = st.lists(st.tuples(st.floats(1e-6, 10), st.floats(1e-6, 10)), min_size=3, max_size=41)
+
+
+@given(
+    outputs=st.lists(st.builds(output, DECIBELS, SHARES), max_size=3),
+    sizes=st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)),
+    rounds=ROUNDS,
+    purpose=st.sampled_from(["size", "balanced", "speed"]),
+)
+def test_no_verdict_calls_a_slower_model_good(outputs, sizes, rounds, purpose):
+    clock = read_clock(rounds)
+    level, sentence = judge_outputs(outputs, *sizes, clock=clock, purpose=purpose)
+    if clock.is_slower:
+        assert level in ("slow", "poor")
+        assert sentence.startswith(("Slower: ", "Poor: "))
+        assert "slower than the prepared float model; " in sentence
+    else:
+        assert level != "slow" and "slower" not in sentence.lower()
+    timeless = judge_outputs(outputs, *sizes, purpose=purpose)
+    assert level == "slow" or level == timeless.level
 
 
 def test_what_may_be_as_fast_is_not_called_slower():

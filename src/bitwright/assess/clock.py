@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -39,10 +40,15 @@ MIN_ROUNDS, FEWEST_ROUNDS, MAX_ROUNDS = 5, 3, 41
 """Rounds before timing may stop as soon as the interval is narrow; before it may stop at all, below
 which nothing is told; and at most."""
 NARROW = 0.04
-"""Width of the interval, as a share of the ratio, at which timing stops."""
-SESSIONS_DIFFER = 0.01
+"""Width of the interval, as a share of the ratio and beyond what sessions differ by, at which
+timing stops."""
+SESSIONS_DIFFER = 0.04
 """Share by which the times of two sessions of the same model differ, however often they run: their
-weights lie elsewhere in memory."""
+weights lie elsewhere in memory. Eight sessions each of six small nets lay up to 6 % apart."""
+ROUNDS_DIFFER = 0.01
+"""The same where each round opens sessions of its own, whose differences the rounds show."""
+_QUICK_TO_OPEN = 0.05
+"""Seconds up to which opening a session is so short that each round does it."""
 _TURN_SECONDS = 2e-3
 """Seconds of a turn: short runs are repeated until they fill it."""
 _LONG_RUN = 0.1
@@ -167,16 +173,23 @@ def take_turns(runners: Sequence[Callable[[int], _T]], rounds: Iterable[int]) ->
         yield [found[place] for place in range(len(runners))]
 
 
-def read_clock(rounds: Sequence[tuple[float, float]], threads: int | None = 1) -> Clock:
-    """Return the clock for the seconds of a float run and of a quantized one in each round."""
+def read_clock(
+    rounds: Sequence[tuple[float, float]],
+    threads: int | None = 1,
+    apart: float = SESSIONS_DIFFER,
+) -> Clock:
+    """Return the clock for the seconds of a float run and of a quantized one in each round.
+
+    `apart` is the share that the ratio is uncertain by, however alike the rounds are.
+    """
     ratios = sorted(quantized / before for before, quantized in rounds)
     ratio, cut = statistics.median(ratios), _cut(len(ratios))
     return Clock(
         float_ms=1000 * statistics.median(before for before, _ in rounds),
         quantized_ms=1000 * statistics.median(quantized for _, quantized in rounds),
         ratio=ratio,
-        low=min(ratios[cut], (1 - SESSIONS_DIFFER) * ratio),
-        high=max(ratios[-1 - cut], (1 + SESSIONS_DIFFER) * ratio),
+        low=min(ratios[cut], (1 - apart) * ratio),
+        high=max(ratios[-1 - cut], (1 + apart) * ratio),
         rounds=len(ratios),
         threads=threads,
     )
@@ -211,6 +224,7 @@ def time_models(
     """Time models in turns with the first, the prepared float one, until the ratios are clear.
 
     Each has a sample. Returns None where runs are so long that too few rounds fit into the budget.
+    Models that are opened quickly are opened anew for each round.
     """
     elapsed = threads is None or _runs_elsewhere(providers)
     runners: list[_Runner] = []
@@ -218,7 +232,8 @@ def time_models(
         runners.append(_Runner(model, sample, threads, providers, elapsed))
         if FEWEST_ROUNDS * runners[-1].first_seconds > budget:
             return None
-    return time_runners(runners, threads=threads, budget=budget)
+    apart = ROUNDS_DIFFER if all(runner.reopens for runner in runners) else SESSIONS_DIFFER
+    return time_runners(runners, threads=threads, budget=budget, apart=apart)
 
 
 def time_runners(
@@ -226,6 +241,7 @@ def time_runners(
     *,
     threads: int | None = 1,
     budget: float = BUDGET,
+    apart: float = SESSIONS_DIFFER,
     now: Callable[[], float] = time.perf_counter,
 ) -> list[Clock] | None:
     """Let what was opened take turns: each gives the seconds of one run; the first is float.
@@ -239,25 +255,27 @@ def time_runners(
     for found in take_turns(runners, range(MAX_ROUNDS)):
         rounds.append(found)
         spent, longest, last = now() - begun, now() - last, now()
-        if len(rounds) >= MIN_ROUNDS and all(map(_is_narrow, read_clocks(rounds, threads))):
+        clocks = read_clocks(rounds, threads, apart)
+        narrow = all(one.high - one.low <= (NARROW + 2 * apart) * one.ratio for one in clocks)
+        if len(rounds) >= MIN_ROUNDS and narrow:
             break
         if spent + longest > budget:
             break
-    return read_clocks(rounds, threads) if len(rounds) >= FEWEST_ROUNDS else None
+    return read_clocks(rounds, threads, apart) if len(rounds) >= FEWEST_ROUNDS else None
 
 
-def read_clocks(rounds: Sequence[Sequence[float]], threads: int | None = 1) -> list[Clock]:
+def read_clocks(
+    rounds: Sequence[Sequence[float]],
+    threads: int | None = 1,
+    apart: float = SESSIONS_DIFFER,
+) -> list[Clock]:
     """Return the clock of each model but the first, from the seconds of all in each round.
 
     >>> [clock.ratio for clock in read_clocks([(2.0, 1.0, 3.0)] * 5)]
     [0.5, 1.5]
     """
     first, *others = zip(*rounds, strict=True)
-    return [read_clock(list(zip(first, other, strict=True)), threads) for other in others]
-
-
-def _is_narrow(clock: Clock) -> bool:
-    return clock.high - clock.low <= NARROW * clock.ratio
+    return [read_clock(list(zip(first, other, strict=True)), threads, apart) for other in others]
 
 
 def _runs_elsewhere(providers: Sequence[str] | None) -> bool:
@@ -278,7 +296,12 @@ class _Runner:
         elapsed: bool,
     ) -> None:
         self._clock = time.perf_counter if elapsed else time.process_time
-        self._session = open_session(model, threads=threads, providers=providers, memory_arena=True)
+        self._open = partial(
+            open_session, model, threads=threads, providers=providers, memory_arena=True
+        )
+        begun = time.perf_counter()
+        self._session = self._open()
+        self.reopens = time.perf_counter() - begun <= _QUICK_TO_OPEN
         self._feeds = fit_sample(sample, model)
         seconds = self.first_seconds = self._run(1)
         self._leads = seconds < _LONG_RUN
@@ -287,6 +310,8 @@ class _Runner:
         self._repeated = max(1, math.ceil(_TURN_SECONDS / max(seconds, 1e-6)))
 
     def __call__(self, number: int) -> float:
+        if self.reopens and number:
+            self._session = self._open()  # while the old one is open: it lies elsewhere
         if self._leads:
             self._run(1)
         return self._run(self._repeated)

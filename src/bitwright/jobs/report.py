@@ -28,7 +28,7 @@ from bitwright.assess.report.subject import (
     find_original_nodes,
 )
 from bitwright.assess.report.views import Views
-from bitwright.assess.verdict import Verdict
+from bitwright.assess.verdict import Verdict, stays_float
 from bitwright.data import RandomData, Sample, TextData, Transform, paths_of
 from bitwright.decide.ranges.known import saturation_points
 from bitwright.errors import DataError, OutputError, PlanError
@@ -335,7 +335,7 @@ def make_report(request: ReportRequest) -> Report:
         samples=comparison.samples,
         data="" if opened is None else opened.description,
         data_option=_data_option(measuring),
-        clock=_time(request, samples, recipe),
+        clock=None if plan and stays_float(plan) else _time(request, samples, recipe),
         purpose="size" if recipe is None else advised_purpose(recipe),
         recipe=recipe,
         plan=plan,

@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from bitwright.assess.clock import Clock, middle_sized, time_models
+from bitwright.assess.verdict import stays_float
 from bitwright.data import RandomData
 from bitwright.errors import DataError, ModelError
 from bitwright.graph import clone_model
@@ -31,8 +32,11 @@ def time_result(prepared: Prepared, result: Result) -> Clock | None:
 
     None where that cannot be told here: models for accelerators, or that this runtime does not run,
     that need samples of the user's, that are larger than a gigabyte, or that take most of a second.
+    Neither is one timed that wholly stayed float: it is the prepared float model.
     """
     if not is_for_cpu(result.plan.recipe) or prepared.float_size + result.size > MAX_BYTES:
+        return None
+    if stays_float(result.plan):
         return None
     try:
         drawn = list(result.evaluation) or list(RandomData(count=1).samples(prepared.inputs))

@@ -200,6 +200,6 @@ def test_the_contents_lead_to_every_section():
 def test_the_time_is_shown_with_its_interval_and_kernels_with_their_share():
     given = subject(clock=read_clock([(0.012, 0.00601)] * 5), coverage=Coverage(4, 3, 100, 90))
     figures = {one.name: one[1:] for one in list_figures(build_report_data(given))}
-    note = "(0.50 to 0.51), one thread: 12 → 6.01 ms"
+    note = "(0.48 to 0.52), one thread: 12 → 6.01 ms"
     assert figures["Time"] == ("0.50", "of prepared float's", note)
     assert figures["Integer kernels"] == ("3", "of 4 products", "90 % of multiply-adds")
