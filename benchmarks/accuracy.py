@@ -205,8 +205,8 @@ def files_of(path: Path) -> list[Path]:
     return sorted(path.parent.glob(f"{path.name}*"))
 
 
-def quantize(task: Task, tool: str, folder: Path, python: str) -> Measured | str:
-    """Run a tool apart; return what it took, or the first line of its error."""
+def quantize(tool: str, folder: Path, python: str, *, transformer: bool) -> Measured | str:
+    """Run a tool apart on what lies in a folder; return what it took, or why it failed."""
     output = path_of(folder, tool)
     job = {
         "tool": tool,
@@ -214,7 +214,7 @@ def quantize(task: Task, tool: str, folder: Path, python: str) -> Measured | str
         "prepared": str(folder / "float-for-peer.onnx"),
         "data": str(folder / "samples"),
         "output": str(output),
-        "transformer": task.transformer,
+        "transformer": transformer,
     }
     done = run_apart("accuracy_worker.py", json.dumps(job), python=python)
     if isinstance(done, Measured) and not output.exists():
@@ -291,7 +291,7 @@ def lay_out(name: str, samples: int, folder: Path) -> Reference:
 def judge(reference: Reference, tool: str, python: str) -> tuple[Row, np.ndarray | None]:
     """Quantize by a tool; return its row, without latency, and the metric of resamples."""
     name, task = reference.name, reference.task
-    done = quantize(task, tool, reference.folder, python)
+    done = quantize(tool, reference.folder, python, transformer=task.transformer)
     if not isinstance(done, Measured):
         return Row(name, tool, error=done), None
     path = path_of(reference.folder, tool)

@@ -181,6 +181,8 @@ TOOLS: dict[str, Callable[[dict[str, Any], list[Sample]], None]] = {
     "bitwright low": partial(bitwright, effort="low"),
     "bitwright medium": partial(bitwright, effort="medium"),
     "bitwright high": partial(bitwright, effort="high"),
+    "bitwright balanced": partial(bitwright, purpose="balanced"),
+    "bitwright speed": partial(bitwright, purpose="speed"),
     "bitwright npu": partial(bitwright, target="npu-cnn"),
     "bitwright npu medium": partial(bitwright, target="npu-cnn", effort="medium"),
     "bitwright a8w4": partial(bitwright, recipe="a8w4"),
