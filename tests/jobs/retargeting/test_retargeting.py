@@ -2,6 +2,7 @@
 
 import msgspec
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
@@ -67,6 +68,50 @@ def test_pairs_become_integer_operators_and_pairs_again(unsigned, tmp_path):
     assert not any(n.op_type.startswith("QLinear") for n in pairs.model.graph)
     assert np.array_equal(run(pairs.model), run(model))
     assert np.array_equal(run(pairs.model, whole), run(model, whole))
+
+
+@pytest.mark.parametrize("format", ["qdq", "qoperator"])
+def test_integer_operators_beside_float_nodes_are_written_anew(format):
+    recipe = bitwright.load_recipe("int8-symmetric").replace(
+        format="qoperator", select={"exclude": ("residual_b_conv", "pool")}
+    )
+    options = {"data": DEMO.calibration[:8], "holdout": False, "target": "arm-cpu"}
+    first = bitwright.quantize(DEMO.model_path, recipe=recipe, **options).model
+    assert "Clip" in {n.op_type for n in first.graph}
+    for target in ("x86-vnni", "arm-cpu"):
+        again = bitwright.retarget(first, target, format=format).model
+        integers = any(n.op_type.startswith("QLinear") for n in again.graph)
+        assert integers == (format == "qoperator")
+        # The last product adds up in float; a level beside would be a thousand times more.
+        np.testing.assert_allclose(run(again), run(first), atol=1e-5)
+
+
+def test_integers_beside_those_that_are_moved_become_the_numbers_they_stand_for():
+    constants = {
+        "s": np.float32(0.1),
+        "z": np.uint8(120),
+        "low": np.uint8(125),
+        "fill": np.uint8(140),
+        "pads": np.int64([0, 1, 0, 1]),
+    }
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node("Clip", ["q", "low"], ["c"]),
+        node("Pad", ["c", "pads", "fill"], ["p"]),
+        node("ArgMax", ["p"], ["best"], axis=1),
+        node("DequantizeLinear", ["p", "s", "z"], ["y"]),
+    ]
+    outputs = [info("y", [2, 6]), info("best", [2, 1], onnx.TensorProto.INT64)]
+    model = build(nodes, [info("x", [2, 4])], outputs, constants, opset=13)
+    feeds = {"x": np.float32([[-3, -1, 0.2, 7], [0.5, 1, 4, 1]])}
+    expected = open_session(model, level="disabled").run(None, feeds)
+    changed = ir.from_proto(onnx.shape_inference.infer_shapes(model))
+    expand_integer_operators(changed)
+    bounds = next(n for n in changed.graph if n.op_type == "Clip").inputs[1]
+    assert bounds.const_value.numpy() == np.float32(0.5)
+    found = open_session(ir.to_proto(changed), level="disabled").run(None, feeds)
+    for one, two in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(one, two)
 
 
 def test_what_cannot_be_encoded_is_refused_with_the_node(unsigned):

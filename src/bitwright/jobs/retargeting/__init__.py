@@ -90,7 +90,8 @@ def retarget_model(source: Any, name: str, *, format: Format | None = None) -> R
     target = on_host(find_target(name))
     model = graph.load_model(source)
     changes: list[str] = []
-    wants_pairs = format == "qdq" or (format is None and not target.takes_integer_operators)
+    # A format is written anew from pairs: integer operators may be next to pairs of float nodes.
+    wants_pairs = format is not None or not target.takes_integer_operators
     if wants_pairs or _wanted_byte(model, target):
         count = expand_integer_operators(model)
         if count:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.emit.qlinear_graph import EIGHT_BITS
 from bitwright.errors import ModelError
 from bitwright.graph import NameScope
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import add_initializer, graph_of, insert_before, remove_nodes
 from bitwright.graph.quantized_ops import DEQUANTIZERS, INTEGER_OPS, QUANTIZERS, is_integer_op
 from bitwright.graph.quantizers import name_of, stored_weight
+from bitwright.numerics.quantize import dequantize
 from bitwright.targets.npu_operations import only_reader
 
 __all__ = ["expand_integer_operators"]
@@ -55,8 +57,7 @@ def expand_integer_operators(model: ir.Model) -> int:
             expanded.append(node)
             count += 1
         elif node.op_type not in DEQUANTIZERS and node.inputs and node.inputs[0] in known:
-            parameters = _surround(node, known[node.inputs[0]], names)
-            known[parameters[0]] = parameters[1]
+            _surround(node, known, names)
     remove_nodes(reversed(expanded))
     if count and "com.microsoft" in model.opset_imports:
         domains = {node.domain for node in model.graph.all_nodes()}
@@ -146,15 +147,23 @@ def _expand_sum(node: ir.Node, source: _Parameters, names: NameScope) -> list[ir
     return [node, cast, scaling]
 
 
-def _surround(
-    node: ir.Node, parameters: _Parameters, names: NameScope
-) -> tuple[ir.Value, _Parameters]:
-    """Let an operator that moves integers move floats, between pairs of one scale."""
+def _surround(node: ir.Node, known: dict[ir.Value, _Parameters], names: NameScope) -> None:
+    """Let an operator that moves integers move floats, between pairs of one scale.
+
+    Integers that it reads beside them have that scale, too: the bounds of a Clip, a Pad's filling.
+    """
     source, old = node.inputs[0], node.outputs[0]
     assert source is not None and node.graph is not None
-    label = names.fresh(f"{name_of(node)}_DequantizeLinear")
-    read = _floats_of(node, source, parameters, names, label=label)
-    node.replace_input_with(0, read)
+    parameters = known[source]
+    for index, value in enumerate(node.inputs):
+        if value in known:
+            label = names.fresh(f"{name_of(node)}_DequantizeLinear")
+            read = _floats_of(node, value, known[value], names, label=label)
+            node.replace_input_with(index, read)
+        elif value is not None and value.dtype in EIGHT_BITS:
+            _dequantize_constant(node, index, parameters, names)
+    if old.dtype == ir.DataType.INT64:  # indices
+        return
     quantized = ir.Value(name=names.fresh(f"{old.name}_pair"), type=old.type, shape=old.shape)
     _take_place(old, quantized)
     old.name = names.fresh(f"{quantized.name}_moved")
@@ -166,7 +175,23 @@ def _surround(
         name=names.fresh(f"{name_of(node)}_QuantizeLinear"),
     )
     node.graph.insert_after(node, quantizer)
-    return quantized, parameters
+    known[quantized] = parameters
+
+
+def _dequantize_constant(
+    node: ir.Node, index: int, parameters: _Parameters, names: NameScope
+) -> None:
+    """Store an integer constant that a node reads as the number that it stands for."""
+    value, scale = node.inputs[index], constant_of(parameters.scale)
+    codes, zero = constant_of(value), constant_of(parameters.zero_point)
+    if value is None or codes is None or scale is None:
+        raise ModelError(
+            f"the integers that {name_of(node)!r} reads are computed at run time without a scale, "
+            "which has no form with Q/DQ pairs; quantize the float model again."
+        )
+    numbers = dequantize(codes, scale.reshape(()), 0 if zero is None else zero.reshape(()))
+    graph = graph_of(node.outputs[0])
+    node.replace_input_with(index, add_initializer(graph, names, f"{value.name}_float", numbers))
 
 
 def _take_place(old: ir.Value, new: ir.Value) -> None:
