@@ -75,9 +75,6 @@ def judge_outputs(
 
     One that is slower than the prepared float model is never good: the sentence says what to do,
     by the purpose that it was made for.
-
-    >>> judge_outputs([OutputComparison("y", 40.0, 0.99, 0.1, 0.996)], 400, 100).sentence
-    'Good: same answers on 99.6 % (40.0 dB signal to noise), 4.0 × smaller.'
     """
     size = _times(max(float_bytes, 1) / max(quantized_bytes, 1))
     gains = [size, *([] if clock is None else [clock.in_words()])]
@@ -116,13 +113,7 @@ _RANK: list[Level] = ["poor", "fair", "good"]
 
 
 def level_of(output: OutputComparison) -> Level:
-    """Return how good one output is: by the loss of its worst part, or by what it answers.
-
-    >>> level_of(OutputComparison("y", 22.0, 0.99, 0.1, 1.0))
-    'good'
-    >>> level_of(OutputComparison("y", 22.0, 0.99, 0.1, None))
-    'fair'
-    """
+    """Return how good one output is: by the loss of its worst part, or by what it answers."""
     by_noise = output.judged is None or output.judged.worst.kind == "sqnr"
     (good, fair), loss = _LIMITS[by_noise], _loss(output)
     agreement = output.agreement if output.agreement is not None else 0.0

@@ -95,10 +95,6 @@ class TextData:
         """Return the inputs that no text fills.
 
         An empty cache of what an encoder gave is as good as none where the model reads that, too.
-
-        >>> image = InputSpec("pixel_values", np.dtype("float32"), (1, 3, 8, 8))
-        >>> print(*TextData(text="calibration.txt").unfilled([image]))
-        'pixel_values' float32[1,3,8,8]
         """
         reads_encoder = any(spec.name == "encoder_hidden_states" for spec in specs)
         return [

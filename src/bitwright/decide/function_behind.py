@@ -17,12 +17,6 @@ def function_behind(value: ir.Value) -> ir.Value:
 
     The function reads nothing but this tensor and constants, and nobody reads what lies inside it:
     a Relu, `x * Sigmoid(x)`, the Add of a bias with a Gelu in pieces behind it.
-
-    >>> x, y, z = (ir.val(name, ir.DataType.FLOAT, [4]) for name in "xyz")
-    >>> gate = ir.node("Sigmoid", [x], outputs=[y])
-    >>> product = ir.node("Mul", [x, y], outputs=[z])
-    >>> function_behind(x).name, function_behind(y).name
-    ('z', 'y')
     """
     inside: dict[ir.Value, None] = {value: None}
     found = value

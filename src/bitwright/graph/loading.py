@@ -35,10 +35,6 @@ def load_model(source: ModelSource, *, sort: bool = True) -> ir.Model:
 
     A path is opened lazily: external data stays on disk until a tensor is read. Nodes come back in
     topological order, unless `sort` is False.
-
-    >>> load_model("no_such_model.onnx")
-    Traceback (most recent call last):
-    bitwright.errors.ModelError: there is no file 'no_such_model.onnx'; check the path.
     """
     if isinstance(source, ir.Model):
         return _adopt(source, sort)

@@ -215,11 +215,7 @@ def name_of(node: ir.Node) -> str:
 
 
 def position_of(scale: float) -> int | None:
-    """Return the position p whose scale 2**-p is nearest; None where a scale is no scale.
-
-    >>> position_of(0.125), position_of(0.13), position_of(0.0)
-    (3, 3, None)
-    """
+    """Return the position p whose scale 2**-p is nearest; None where a scale is no scale."""
     if not (math.isfinite(scale) and scale > 0):
         return None
     return round(-math.log2(scale))

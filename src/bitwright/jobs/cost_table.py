@@ -132,13 +132,7 @@ def fast_runs(times: Sequence[float]) -> float:
 
 
 def fit_costs(timings: Iterable[Timing]) -> dict[str, Cost]:
-    """Return each kernel's costs, as they explain its times best.
-
-    >>> sizes = (1000, 2000, 4000)
-    >>> costs = fit_costs(Timing(Work("k", read=n), 3 + n / 500) for n in sizes)
-    >>> round(costs["k"].call, 3), round(costs["k"].read, 3)
-    (3.0, 2.0)
-    """
+    """Return each kernel's costs, as they explain its times best."""
     kernels: dict[str, list[Timing]] = defaultdict(list)
     for timing in timings:
         kernels[timing.work.kernel].append(timing)

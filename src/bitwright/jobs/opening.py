@@ -35,13 +35,7 @@ __all__ = ["Prepared", "input_specs", "open_model", "prepare_further", "upgrade_
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A float model in the form that the stages work on, and what was done to it so far.
-
-    >>> import bitwright
-    >>> prepared = open_model(bitwright.load_demo().model_path, Recipe())
-    >>> [spec.name for spec in prepared.inputs], prepared.reference is prepared.model
-    (['image'], True)
-    """
+    """A float model in the form that the stages work on, and what was done to it so far."""
 
     model: ir.Model
     recipe: Recipe

@@ -64,11 +64,6 @@ def prepare_yardstick(source: Any, providers: Sequence[str] | None = None) -> Pr
     """Return what times are held against: a float model, prepared as for quantizing.
 
     None for a model that cannot be prepared, as one that is quantized already.
-
-    >>> import bitwright
-    >>> found = prepare_yardstick(bitwright.load_demo().model_path)
-    >>> found.notes, "BatchNormalization" in {node.op_type for node in found.reference.graph}
-    (('folded 7 batch norms',), False)
     """
     try:
         return open_model(source, Recipe(), providers)

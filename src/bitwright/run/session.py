@@ -180,14 +180,7 @@ def run_session(
 
 
 def runtime_reason(error: BaseException) -> str:
-    """Return ONNX Runtime's reason as one sentence, without its codes and C++ places.
-
-    >>> runtime_reason(ValueError(
-    ...     "[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running MatMul "
-    ...     "node. Name:'mm' Status Message: matmul_helper.h:59 Compute MatMul dimension mismatch"
-    ... ))
-    "MatMul node 'mm': MatMul dimension mismatch."
-    """
+    """Return ONNX Runtime's reason as one sentence, without its codes and C++ places."""
     text = " ".join(str(error).split())
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ", "", text)
     for pattern, replacement in _REASON_EDITS:

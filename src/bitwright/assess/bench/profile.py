@@ -86,12 +86,7 @@ class Profile:
         return sum(node.milliseconds for node in self.nodes)
 
     def by_op(self) -> list[OpTime]:
-        """Return the time of each op, the longest first.
-
-        >>> node = NodeTime("a", "Conv", "float", 3.0)
-        >>> [(row.op, row.share) for row in Profile((node,), 1).by_op()]
-        [('Conv', 1.0)]
-        """
+        """Return the time of each op, the longest first."""
         groups: dict[tuple[str, Kind], list[float]] = defaultdict(list)
         for node in self.nodes:
             groups[node.op, node.kind].append(node.milliseconds)

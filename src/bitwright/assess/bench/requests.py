@@ -50,12 +50,7 @@ class TimedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How often, or how long, models are run to be timed.
-
-    >>> Timing(seconds=0).check(["model.onnx"])
-    Traceback (most recent call last):
-    bitwright.errors.TargetError: seconds must be above 0, not 0.
-    """
+    """How often, or how long, models are run to be timed."""
 
     runs: int | None = None
     """Runs of each model, instead of `seconds`."""

@@ -22,14 +22,7 @@ _LOWEST, _HIGHEST = -126, 126
 def solve_positions(
     operations: Sequence[NpuOperation], rules: Sequence[LimitRule], wanted: Mapping[Ref, int]
 ) -> dict[Ref, int]:
-    """Return positions near the wanted ones at which every rule holds at every operation.
-
-    >>> from bitwright.targets import NPU_CNN
-    >>> hard = NpuOperation(op="HardSigmoid", inputs=("x",), output="h")
-    >>> join = NpuOperation(op="Concat", inputs=("h", "y"), output="z")
-    >>> solve_positions([hard, join], NPU_CNN.limits, {"x": 4, "h": 8, "y": 3, "z": 3})
-    {'x': 4, 'h': 8, 'y': 8, 'z': 8}
-    """
+    """Return positions near the wanted ones at which every rule holds at every operation."""
     for relaxation in (0.0, 0.25, 0.5, 0.75):
         aims = {
             ref: round(position + relaxation * (_NEUTRAL - position))

@@ -34,20 +34,12 @@ RULES = {op_type: rule for op_type, rule in OPERATORS.items() if rule.quantizabl
 
 
 def op_types(fact: Callable[[OpRule], object]) -> frozenset[str]:
-    """Return the operators of which something is true.
-
-    >>> sorted(op_types(lambda op: op.bounds))
-    ['Clip', 'Relu']
-    """
+    """Return the operators of which something is true."""
     return frozenset(op_type for op_type, rule in OPERATORS.items() if fact(rule))
 
 
 def rule_of(op_type: str) -> OpRule:
-    """Return how an operator is quantized; one without a rule gets a pair at every float tensor.
-
-    >>> rule_of("Atan").data is None
-    True
-    """
+    """Return how an operator is quantized; one without a rule gets a pair at every float tensor."""
     return RULES.get(op_type) or OpRule(op_type)
 
 

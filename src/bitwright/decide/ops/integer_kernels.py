@@ -29,11 +29,7 @@ _MOST_DEPTHWISE_GROWTH = 1.9
 
 
 def is_depthwise(group: int, channels_in: int, channels_out: int) -> bool:
-    """Return whether a convolution has one filter a channel, which has a kernel of its own.
-
-    >>> is_depthwise(64, 64, 64), is_depthwise(64, 64, 128)
-    (True, False)
-    """
+    """Return whether a convolution has one filter a channel, which has a kernel of its own."""
     return group == channels_in == channels_out and group > 1
 
 
@@ -55,11 +51,6 @@ def padded_channels(channels: int, *, depthwise: bool) -> int:
 
     `depthwise` says that a depthwise convolution reads or writes it. The number itself comes back
     where zeros would gain nothing, or more of them would be needed than they are worth.
-
-    >>> padded_channels(58, depthwise=False), padded_channels(58, depthwise=True)
-    (60, 64)
-    >>> padded_channels(64, depthwise=True), padded_channels(5, depthwise=False)
-    (64, 5)
     """
     sixteens, fours = -(-channels // 16) * 16, -(-channels // 4) * 4
     if depthwise and sixteens <= _MOST_DEPTHWISE_GROWTH * channels:

@@ -17,14 +17,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinearNode:
-    """A Conv, ConvTranspose, Gemm or MatMul with its constant weight.
-
-    >>> import numpy as np
-    >>> inputs = [ir.Value(name="x"), ir.Value(name="w")]
-    >>> depthwise = ir.node("Conv", inputs, {"group": 8})
-    >>> LinearNode(depthwise, np.zeros((8, 1, 3, 3))).is_depthwise
-    True
-    """
+    """A Conv, ConvTranspose, Gemm or MatMul with its constant weight."""
 
     node: ir.Node
     weight: Array

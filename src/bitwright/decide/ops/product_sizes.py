@@ -35,11 +35,6 @@ def why_too_small(
 
     `read` and `weight` are the shapes of its factors, as far as they are known; `first` says that
     it reads what the model is given.
-
-    >>> inputs = [ir.Value(name="x"), ir.Value(name="w")]
-    >>> rule = SmallProducts(consequence="slow", ops=("MatMul",), reduction=16, channels=16)
-    >>> why_too_small(ir.node("MatMul", inputs), rule, (4, 8), (8, 32), first=True)
-    ('8 values a channel, 32 channels', 'at least 16 and 16, or float')
     """
     match rule:
         case SmallProducts():
@@ -118,15 +113,7 @@ def _of_attention(
 
 
 def attention_part(node: ir.Node) -> Literal["scores", "context"] | None:
-    """Return which of the two products of an attention a node is; None: neither.
-
-    >>> q, k, v = (ir.Value(name=name) for name in "qkv")
-    >>> scores = ir.node("MatMul", [q, k])
-    >>> softmax = ir.node("Softmax", scores.outputs)
-    >>> context = ir.node("MatMul", [softmax.outputs[0], v])
-    >>> attention_part(scores), attention_part(context)
-    ('scores', 'context')
-    """
+    """Return which of the two products of an attention a node is; None: neither."""
     if node.op_type != "MatMul" or any(v is None or _is_stored(v) for v in node.inputs):
         return None
     if any(behind.op_type == "Softmax" for behind in _behind(node)):
@@ -136,13 +123,7 @@ def attention_part(node: ir.Node) -> Literal["scores", "context"] | None:
 
 
 def is_first(node: ir.Node) -> bool:
-    """Whether a node reads what the model is given, and nothing that was computed from it.
-
-    >>> x, w = ir.Value(name="x"), ir.Value(name="w")
-    >>> conv = ir.node("Conv", [x, w])
-    >>> is_first(conv), is_first(ir.node("Conv", [conv.outputs[0], w]))
-    (True, False)
-    """
+    """Whether a node reads what the model is given, and nothing that was computed from it."""
     return _maker(node.inputs[0], _BEFORE_FIRST) is None
 
 
@@ -196,9 +177,6 @@ def multiply_adds(node: ir.Node, *, open_size: int | None = None) -> int | None:
     """Return how many products a node adds up, 0 for another operator; None: a shape is not known.
 
     Open sizes count as `open_size`, where one is given.
-
-    >>> multiply_adds(ir.node("Relu", [ir.val("x")]))
-    0
     """
     if not is_product(node):
         return 0

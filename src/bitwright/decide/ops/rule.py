@@ -13,11 +13,7 @@ __all__ = ["OpRule", "Skip"]
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Why a node is left float.
-
-    >>> Skip("its weight is computed at run time").reason
-    'its weight is computed at run time'
-    """
+    """Why a node is left float."""
 
     reason: str
 

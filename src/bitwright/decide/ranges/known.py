@@ -23,13 +23,7 @@ cost half of the levels of a Softmax that never exceeds 0.5."""
 
 
 def known_range(value: ir.Value) -> tuple[float, float] | None:
-    """Return the range that a tensor cannot leave, or None where its operator has none.
-
-    >>> x, y, z = (ir.val(name, ir.DataType.FLOAT, [4]) for name in "xyz")
-    >>> nodes = ir.node("Tanh", [x], outputs=[y]), ir.node("Transpose", [y], outputs=[z])
-    >>> known_range(z)
-    (-1.0, 1.0)
-    """
+    """Return the range that a tensor cannot leave, or None where its operator has none."""
     node = value.producer()
     rule = None if node is None else OPERATORS.get(node.op_type)
     while node is not None and rule is not None and rule.moves and rule.data == (0,):
@@ -42,11 +36,7 @@ def known_range(value: ir.Value) -> tuple[float, float] | None:
 
 
 def fit_known_range(known: tuple[float, float], low: float, high: float) -> tuple[float, float]:
-    """Return what was observed and a tenth more, within the known range.
-
-    >>> fit_known_range((0.0, 1.0), 0.1, 0.95), fit_known_range((-1.0, 1.0), -0.5, 0.25)
-    ((0.0, 1.0), (-0.55, 0.275))
-    """
+    """Return what was observed and a tenth more, within the known range."""
     return max(known[0], _MARGIN * min(low, 0.0)), min(known[1], _MARGIN * max(high, 0.0))
 
 
@@ -54,13 +44,7 @@ _EVERYWHERE = (-math.inf, math.inf)
 
 
 def saturation_points(value: ir.Value) -> tuple[float, float]:
-    """Return the values below and above which no reader of a tensor tells any more apart.
-
-    >>> x, y = (ir.val(name, ir.DataType.FLOAT, [4]) for name in "xy")
-    >>> node = ir.node("HardSigmoid", [x], outputs=[y], attributes={"alpha": 1 / 6, "beta": 0.5})
-    >>> saturation_points(x)
-    (-3.0, 3.0)
-    """
+    """Return the values below and above which no reader of a tensor tells any more apart."""
     if value.is_graph_output() or not value.uses():
         return _EVERYWHERE
     found = [_points(use.node, use.idx, value) for use in value.uses()]
@@ -73,9 +57,6 @@ def cut_saturated(
     """Return a range without what lies a step beyond the points of saturation.
 
     A zero point is rounded, which moves all levels by up to half a step.
-
-    >>> cut_saturated(-12.0, 4.62, (-3.0, float("inf")), 255)
-    (-3.03, 4.62)
     """
     for _ in range(2):  # the step depends on both ends
         lower, upper = max(low, min(points[0], 0.0)), min(high, max(points[1], 0.0))

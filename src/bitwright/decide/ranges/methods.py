@@ -101,13 +101,6 @@ def choose_range(
 
     The range contains zero, and ends at the observed extremes at the latest. `symmetric` and
     `reduced` say how the levels will lie, as for `affine_parameters`.
-
-    >>> from bitwright.numerics.types import UINT8
-    >>> from bitwright.observe import TensorSketch
-    >>> choose_range(TensorSketch.of([1.0, 5.0]), MinMax(), UINT8)
-    (0.0, 5.0)
-    >>> choose_range(TensorSketch.of([-1.0, 5.0]), MinMax(symmetric=True), UINT8)
-    (-5.0, 5.0)
     """
     if not sketch.finite:
         raise DataError("no finite value was observed, so there is no range to choose.")
@@ -129,13 +122,7 @@ def weight_range(
     *,
     reduced: bool = False,
 ) -> Range:
-    """Return the range of a weight, from its exact values; with an axis, one for each channel.
-
-    >>> from bitwright.numerics.types import INT8
-    >>> weight = np.array([[1.0, -2.0], [0.5, 0.25]], np.float32)
-    >>> weight_range(weight, MinMax(), INT8, True, axis=0)
-    (array([-2.,  0.]), array([1. , 0.5]))
-    """
+    """Return the range of a weight, from its exact values; with an axis, one for each channel."""
     rows = _rows(array, axis)
     if not rows.size:
         return (0.0, 0.0) if axis is None else (np.zeros(len(rows)), np.zeros(len(rows)))
@@ -155,12 +142,7 @@ def _centred(low: Any, high: Any) -> tuple[Any, Any]:
 
 
 def sketch_std(sketch: Sketch) -> float:
-    """Return the standard deviation of what was observed, for float8 scales.
-
-    >>> from bitwright.observe import TensorSketch
-    >>> sketch_std(TensorSketch.of([-1.0, 1.0]))
-    1.0
-    """
+    """Return the standard deviation of what was observed, for float8 scales."""
     return moments(*sketch_points(sketch))[1]
 
 

@@ -21,12 +21,7 @@ __all__ = ["exact_min_mse", "least_error_position", "most_common_position", "pos
 def position_grid(
     method: MinMSE, qtype: QType, *, symmetric: bool = False, reduced: bool = False
 ) -> PositionGrid:
-    """Return the grid for which a power-of-two scale is searched.
-
-    >>> from bitwright.numerics.types import UINT8
-    >>> position_grid(MinMSE(symmetric=True), UINT8)
-    PositionGrid(qmin=0, qmax=255, centred=True)
-    """
+    """Return the grid for which a power-of-two scale is searched."""
     return PositionGrid.of(
         qtype, centred=symmetric or method.symmetric, symmetric=symmetric, reduced=reduced
     )
@@ -49,16 +44,7 @@ def least_error_position(
 
 
 def most_common_position(sketch: Sketch, grid: PositionGrid) -> int | None:
-    """Return the position that was best for most batches; of as common ones the finest.
-
-    >>> from bitwright.observe import TensorSketch
-    >>> grid = PositionGrid(-127, 127, True)
-    >>> sketch = TensorSketch.empty(grids=[grid])
-    >>> for size in (1.0, 1.0, 1.0, 30.0):
-    ...     sketch.update(np.linspace(-size, size, 50, dtype=np.float32))
-    >>> most_common_position(sketch, grid)
-    7
-    """
+    """Return the position that was best for most batches; of as common ones the finest."""
     votes = sketch.votes.get(grid)
     if votes is None:
         raise DataError(

@@ -292,12 +292,7 @@ def _is_never_negative(entry: Entry) -> bool:
 
 
 def shift_for_bias(scale: Array, bias: Array, qtype: QType, axis: int | None) -> int:
-    """Return how often the scale of a bias has to be doubled until nothing of it is clipped.
-
-    >>> from bitwright.numerics.types import INT16
-    >>> shift_for_bias(np.array(0.5), np.array([100.0, -100_000.0]), INT16, None)
-    3
-    """
+    """Return how often the scale of a bias has to be doubled until nothing of it is clipped."""
     size = np.abs(bias.astype(np.float64))
     steps = float(np.max(size / along_axis(scale, axis, size.ndim), initial=0.0))
     return max(int(np.ceil(np.log2(steps / qtype.highest))), 0) if steps else 0

@@ -19,14 +19,6 @@ def shift_to_unsigned(plan: QuantPlan, note: str = REFUSED) -> QuantPlan | None:
     Every value keeps its meaning: (q + 128) - (z + 128) = q - z. ONNX Runtime's extended
     optimizations refuse some valid models with int8 activations at opset 21 and above
     (onnxruntime issue 25526) and take the same model in uint8.
-
-    >>> from bitwright.plan import TensorPlan
-    >>> from bitwright.recipe import Recipe
-    >>> entry = TensorPlan(tensor="x", role="activation", qtype=INT8, scale=0.1, zero_point=-5)
-    >>> plan = QuantPlan(fingerprint="", recipe=Recipe(), tensors={"x": entry}, nodes={})
-    >>> shifted = shift_to_unsigned(plan)
-    >>> shifted.tensors["x"].qtype.name, shifted.tensors["x"].zero_point
-    ('uint8', 123)
     """
     shifted = {}
     for key, entry in plan.tensors.items():
