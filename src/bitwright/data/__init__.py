@@ -7,12 +7,7 @@ from bitwright.data.image_preprocess import PREPROCESS_PRESETS, ImagePreprocess,
 from bitwright.data.random import RandomData
 from bitwright.data.references import read_sample, read_samples, refer_to
 from bitwright.data.requests import open_data, paths_of
-from bitwright.data.samples import (
-    Samples,
-    cache_samples,
-    channels_first_specs,
-    to_channels_last,
-)
+from bitwright.data.samples import Samples, cache_samples, channels_first_specs, to_channels_last
 from bitwright.data.shapes import ShapedData
 from bitwright.data.specs import InputSpec, Sample, session_inputs
 from bitwright.data.texts import TextData

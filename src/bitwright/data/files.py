@@ -141,11 +141,7 @@ def open_paths(
     described = origin if lone and origin == str(files[0]) else _described(origin, files, "file")
     mapped = lone and files[0].suffix.lower() == ".npy" and not callable(transform)
     return Samples(
-        produce_arrays,
-        specs,
-        description=described,
-        len_hint=total,
-        at=at if mapped else None,
+        produce_arrays, specs, description=described, len_hint=total, at=at if mapped else None
     )
 
 
@@ -215,10 +211,7 @@ def _one_kind(origin: str, files: Sequence[Path]) -> str:
 
 
 def _open_subfolders(
-    folder: Path,
-    folders: list[Path],
-    specs: tuple[InputSpec, ...],
-    transform: Any,
+    folder: Path, folders: list[Path], specs: tuple[InputSpec, ...], transform: Any
 ) -> Samples:
     names = {spec.name for spec in specs}
     contents: dict[str, list[Path]] = {}

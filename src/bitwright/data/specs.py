@@ -124,11 +124,7 @@ def as_array(value: Any) -> Array:
 
 
 def check_sample(
-    sample: Mapping[str, Any],
-    specs: Sequence[InputSpec],
-    index: int,
-    *,
-    origin: str | None = None,
+    sample: Mapping[str, Any], specs: Sequence[InputSpec], index: int, *, origin: str | None = None
 ) -> Sample:
     """Give the sample as arrays of exactly the model's types, or say in one sentence what is wrong.
 

@@ -81,10 +81,7 @@ class TextData:
                 yield {spec.name: make(window, spec) for spec, make in makers}, None
 
         return Samples(
-            produce,
-            specs,
-            description=f"the text {Path(self.text).name}",
-            len_hint=count,
+            produce, specs, description=f"the text {Path(self.text).name}", len_hint=count
         ).limited(limit)
 
     def window(self, specs: Sequence[InputSpec]) -> int:

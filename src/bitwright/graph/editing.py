@@ -189,11 +189,7 @@ def replace_value(old: ir.Value, new: ir.Value) -> None:
 
 
 def replace_constant(
-    node: ir.Node,
-    index: int,
-    content: Content,
-    name: str,
-    names: NameScope,
+    node: ir.Node, index: int, content: Content, name: str, names: NameScope
 ) -> None:
     """Give a node input a new constant: in place where it is the only user, else as a copy.
 

@@ -10,11 +10,7 @@ import onnx_ir as ir
 
 from bitwright.errors import ModelError, did_you_mean
 from bitwright.graph.cloning import clone_model
-from bitwright.graph.editing import (
-    add_initializer,
-    append_node,
-    copy_node,
-)
+from bitwright.graph.editing import add_initializer, append_node, copy_node
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type, static_shape
 from bitwright.graph.subgraphs import iter_values, owner_nodes, subgraphs_of

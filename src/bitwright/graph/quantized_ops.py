@@ -51,13 +51,7 @@ class IntegerOp:
 
 _ROWS = (
     IntegerOp(
-        "QLinearConv",
-        "Conv",
-        source_zero=2,
-        weight=(3, 4, 5),
-        weight_axis=0,
-        bias=8,
-        result=(6, 7),
+        "QLinearConv", "Conv", source_zero=2, weight=(3, 4, 5), weight_axis=0, bias=8, result=(6, 7)
     ),
     IntegerOp(
         "QLinearMatMul", "MatMul", source_zero=2, weight=(3, 4, 5), weight_axis=-1, result=(6, 7)

@@ -285,10 +285,7 @@ def _kept_parts(
 
 
 def find_input_means(
-    prepared: Prepared,
-    axes: Mapping[str, int],
-    calibrated: Calibrated,
-    calibration: Calibration,
+    prepared: Prepared, axes: Mapping[str, int], calibrated: Calibrated, calibration: Calibration
 ) -> dict[str, npt.NDArray[np.float64]]:
     """Return the mean of each channel of these tensors: as observed, else from one more pass."""
     found: Mapping[str, TensorSketch] = {
@@ -333,8 +330,7 @@ def require_data(recipe: Recipe, calibration: Calibration) -> None:
     """Refuse to calibrate activations without data."""
     if calibration.data is None:
         raise DataError(
-            f"recipe {recipe.name!r} quantizes activations and needs calibration data",
-            **GIVE_DATA,
+            f"recipe {recipe.name!r} quantizes activations and needs calibration data", **GIVE_DATA
         )
 
 

@@ -6,12 +6,7 @@ import onnx_ir as ir
 
 from bitwright._version import TOOL
 from bitwright.decide.casting import decide_casts
-from bitwright.jobs.calibration import (
-    Calibrated,
-    Calibration,
-    observe_tensors,
-    random_data_notes,
-)
+from bitwright.jobs.calibration import Calibrated, Calibration, observe_tensors, random_data_notes
 from bitwright.jobs.opening import Prepared
 from bitwright.plan import QuantPlan
 

@@ -24,10 +24,7 @@ _TOLERANCE = 1e-4
 
 
 def upgrade_opset(
-    model: ir.Model,
-    version: int,
-    *,
-    sample: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    model: ir.Model, version: int, *, sample: Mapping[str, np.ndarray[Any, Any]] | None = None
 ) -> ir.Model:
     """Return the model at opset `version` (or as it is, if it is already there or newer).
 
@@ -42,10 +39,7 @@ def upgrade_opset(
 
 
 def _compare(
-    before: ir.Model,
-    after: ir.Model,
-    sample: Mapping[str, np.ndarray[Any, Any]] | None,
-    move: str,
+    before: ir.Model, after: ir.Model, sample: Mapping[str, np.ndarray[Any, Any]] | None, move: str
 ) -> None:
     step = f"the move from {move}"
     if serialized_size(before) > COMPARE_LIMIT:

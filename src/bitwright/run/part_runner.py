@@ -25,11 +25,7 @@ PART_NODES = 1_000
 
 
 def open_runner(
-    model: Any,
-    tensors: Sequence[str],
-    *,
-    group_bytes: int,
-    providers: Sequence[str] | None = None,
+    model: Any, tensors: Sequence[str], *, group_bytes: int, providers: Sequence[str] | None = None
 ) -> SessionRunner | PartRunner:
     """Return what runs a model so that the named tensors come out; a large one in parts."""
     if isinstance(model, ir.Model) and len(model.graph) > MOST_NODES:

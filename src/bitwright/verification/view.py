@@ -15,12 +15,7 @@ from bitwright.graph.quantized_ops import DEQUANTIZERS, FIX_NEURONS, QUANTIZERS
 from bitwright.graph.quantizers import Quantizer, Quantizers, name_of
 from bitwright.targets.target import Role
 
-__all__ = [
-    "Breach",
-    "TargetView",
-    "readers_of",
-    "type_names",
-]
+__all__ = ["Breach", "TargetView", "readers_of", "type_names"]
 
 _PAIRS = QUANTIZERS | DEQUANTIZERS | FIX_NEURONS
 

@@ -27,11 +27,7 @@ class TimedModel:
     """A model to time: its file and its name."""
 
     def __init__(
-        self,
-        source: graph.ModelSource,
-        index: int,
-        folder: Path,
-        prepared: ir.Model | None = None,
+        self, source: graph.ModelSource, index: int, folder: Path, prepared: ir.Model | None = None
     ) -> None:
         """Write what a worker cannot read as it is; `prepared` runs in place of the source."""
         path = Path(source) if isinstance(source, (str, os.PathLike)) else None

@@ -10,14 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "Kind",
-    "OutputPart",
-    "channel_axis",
-    "choose_kind",
-    "class_axis",
-    "names_scores",
-]
+__all__ = ["Kind", "OutputPart", "channel_axis", "choose_kind", "class_axis", "names_scores"]
 
 Array = npt.NDArray[Any]
 

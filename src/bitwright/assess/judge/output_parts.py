@@ -38,10 +38,7 @@ class Heads:
 
 
 def cut_output(
-    name: str,
-    first: Array,
-    inputs: Iterable[Array],
-    heads: Heads | None = None,
+    name: str, first: Array, inputs: Iterable[Array], heads: Heads | None = None
 ) -> tuple[OutputPart, ...]:
     """Return the parts of an output, by its float values for a sample and by the graph."""
     heads = heads or Heads()

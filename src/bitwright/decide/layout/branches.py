@@ -59,9 +59,7 @@ def find_branches(model: ir.Model, products: Iterable[str]) -> list[Branch]:
 
 
 def _branch(
-    join: ir.Node,
-    members: list[tuple[ir.Node, dict[ir.Node, None]]],
-    places: dict[ir.Node, int],
+    join: ir.Node, members: list[tuple[ir.Node, dict[ir.Node, None]]], places: dict[ir.Node, int]
 ) -> Branch:
     inside = {n for _, behind in members for n in behind if places[n] < places[join]}
     mixes = any(node.op_type in _ATTENTIONS or node.op_type == "Softmax" for node in inside)

@@ -262,10 +262,5 @@ _REASONS: tuple[Callable[[Candidate], Skip | None], ...] = (
     _multiplies_two_activations,
     _is_too_small,
 )
-_KEEP_PRECISE = {
-    _keeps_float16,
-    _would_divide_by_zero,
-    _keeps_values_above_zero,
-    _is_always_one,
-}
+_KEEP_PRECISE = {_keeps_float16, _would_divide_by_zero, _keeps_values_above_zero, _is_always_one}
 _OF_OTHER_TOOLS = {_clips_symmetric_integers, _pools_float8}

@@ -14,11 +14,7 @@ import torch
 
 from bitwright.errors import ModelError, RecipeError, did_you_mean
 from bitwright.graph import opset_of
-from bitwright.jobs.fine_tuning.activations import (
-    find_learning_scales,
-    rescale,
-    smallest_factors,
-)
+from bitwright.jobs.fine_tuning.activations import find_learning_scales, rescale, smallest_factors
 from bitwright.jobs.fine_tuning.checkpoints import Learned
 from bitwright.jobs.fine_tuning.constants import find_constants, with_quantized_activations
 from bitwright.jobs.fine_tuning.quantizers import quantizers_of, reading_quantizers

@@ -15,14 +15,7 @@ import numpy.typing as npt
 from bitwright.assess.judge import Difference, compare_losses
 from bitwright.assess.judge.sequential import Drop, Verdict
 
-__all__ = [
-    "MIN_GAIN",
-    "Score",
-    "Scored",
-    "describe_gain",
-    "is_surely_better",
-    "surely_better",
-]
+__all__ = ["MIN_GAIN", "Score", "Scored", "describe_gain", "is_surely_better", "surely_better"]
 
 MIN_GAIN = 0.1
 """The share of the loss that must go where samples are too few for a bootstrap."""

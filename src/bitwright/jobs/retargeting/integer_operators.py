@@ -222,10 +222,7 @@ def _floats_of(
 
 
 def _dequantize(
-    node: ir.Node,
-    places: tuple[int, int | None, int],
-    names: NameScope,
-    axis: int | None = None,
+    node: ir.Node, places: tuple[int, int | None, int], names: NameScope, axis: int | None = None
 ) -> ir.Value:
     """Dequantize what a node reads at a place, by the scale and zero point at the others."""
     source, factor, zero_point = (None if at is None else input_at(node, at) for at in places)

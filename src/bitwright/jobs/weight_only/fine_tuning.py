@@ -80,12 +80,7 @@ class _SegmentLearner:
     """Learns the segments of a model, from the weights of one store into another."""
 
     def __init__(
-        self,
-        model: ir.Model,
-        plan: QuantPlan,
-        rounded: BlockStore,
-        tuned: BlockStore,
-        device: str,
+        self, model: ir.Model, plan: QuantPlan, rounded: BlockStore, tuned: BlockStore, device: str
     ) -> None:
         method = plan.recipe.fine_tune
         assert isinstance(method, AdaRound | SignRound)

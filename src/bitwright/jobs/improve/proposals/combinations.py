@@ -16,13 +16,7 @@ import numpy as np
 from bitwright.assess.judge import compare_losses
 from bitwright.errors import BitwrightError
 from bitwright.jobs.improve.loop import Attempt, Step, Trail
-from bitwright.jobs.improve.recipes import (
-    FIRST,
-    Change,
-    Judged,
-    RecipeCandidate,
-    RecipeMaker,
-)
+from bitwright.jobs.improve.recipes import FIRST, Change, Judged, RecipeCandidate, RecipeMaker
 from bitwright.jobs.opening import Prepared
 from bitwright.recipe import Recipe
 

@@ -12,14 +12,7 @@ from typing import TypeAlias
 
 from bitwright.jobs.improve.front import Edge, Option, find_within
 from bitwright.jobs.improve.loop import Attempt, Trail
-from bitwright.jobs.improve.mixtures import (
-    APART,
-    Mix,
-    MixCandidate,
-    MixMaker,
-    Mixtures,
-    front_of,
-)
+from bitwright.jobs.improve.mixtures import APART, Mix, MixCandidate, MixMaker, Mixtures, front_of
 
 __all__ = [
     "STEPS_BACK",
