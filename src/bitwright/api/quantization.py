@@ -108,7 +108,9 @@ def quantize(
         holdout: keep every eighth sample (at most eight) out of calibration and measure the
             result on those.
         sketches: a file that keeps what was observed; if it exists and belongs to this model,
-            the data is not run again.
+            the data is not run again. It serves every range method, and recipes that leave other
+            nodes float; not op types that are not quantized by default where it was written
+            without them, nor ranges for each channel of an activation where it has none.
         memory_budget: bytes of observed tensors that may be alive at once.
         engine: where samples are run, and weights rounded and learned: `"ray"` or
             `"ray://host:10001"` for a cluster, or a `bitwright.observe.RayEngine`; None: this

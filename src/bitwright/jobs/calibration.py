@@ -28,6 +28,7 @@ from bitwright.data import (
 )
 from bitwright.data.references import SampleReferences
 from bitwright.decide.layout.entries import Layout
+from bitwright.decide.layout.placements import placeable_tensors
 from bitwright.decide.scales.parameters import grids_per_batch
 from bitwright.errors import DataError
 from bitwright.jobs.opening import Prepared, input_specs
@@ -200,6 +201,10 @@ def calibrate(prepared: Prepared, layout: Layout, calibration: Calibration) -> C
         calibration,
         detail=detail_for(recipe, keep=stored is not None),
         means=mean_axes(prepared.model, layout) if recipe.bias_correction == "fast" else {},
+        # What is kept is to serve runs that leave other nodes float.
+        further=()
+        if stored is None
+        else placeable_tensors(prepared.model, recipe, keep_float=prepared.keep_float),
     )
     if stored is not None:
         save_sketches(stored, found.sketches, fingerprint=prepared.content_fingerprint)
@@ -230,10 +235,11 @@ def _observe_layout(
     *,
     detail: Detail,
     means: Mapping[str, int],
+    further: Sequence[str] = (),
 ) -> Calibrated:
     return observe_tensors(
         prepared,
-        list(dict.fromkeys([*layout.observed, *means])),
+        list(dict.fromkeys([*layout.observed, *means, *further])),
         calibration,
         detail=detail,
         per_channel=channel_axes(prepared.recipe, layout),
@@ -358,8 +364,9 @@ def _stored_sketches(
     missing = [name for name in layout.observed if name not in sketches]
     if missing:
         raise DataError(
-            f"{str(stored)!r} has no sketch of {missing[0]!r} "
-            f"({len(missing)} missing); delete the file to observe again."
+            f"{str(stored)!r} has no sketch of {missing[0]!r} ({len(missing)} missing): it was "
+            "written for a recipe that takes other nodes, or by an earlier version; delete the "
+            "file to observe again."
         )
     measured = () if calibration.data is None else take_samples(prepared, calibration)
     return Calibrated(
