@@ -12,10 +12,10 @@ from bitwright.plan import QuantPlan
 
 __all__ = [
     "LEFT_FLOAT",
-    "UNJUDGED",
     "Level",
     "Verdict",
     "accuracy_of",
+    "judge_model",
     "judge_outputs",
     "level_of",
     "stays_float",
@@ -61,6 +61,21 @@ LEFT_FLOAT = Verdict(
     "float model.",
 )
 """Of a model that wholly stayed float."""
+
+
+def judge_model(
+    plan: QuantPlan | None,
+    outputs: Sequence[OutputComparison],
+    sizes: tuple[int, int],
+    clock: Clock | None,
+    purpose: str,
+) -> Verdict:
+    """Return the verdict on a model with its plan, if known; `sizes` are float's and its own."""
+    if plan is not None and stays_float(plan):
+        return LEFT_FLOAT
+    found = judge_outputs(outputs, *sizes, clock=clock, purpose=purpose)
+    random = plan is not None and plan.random_data
+    return UNJUDGED if random and found.level != "unknown" else found
 
 
 def judge_outputs(

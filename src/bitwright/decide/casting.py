@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.decide.layout.entries import plan_as_float
+from bitwright.decide.layout.entries import plan_as_float, plan_node
 from bitwright.decide.layout.selection import Selector
 from bitwright.graph.constants import float_constant_of
 from bitwright.graph.half_ops import find_half_parameters
@@ -44,12 +44,7 @@ def decide_casts(
             or (_why_not_stored(node) if recipe.casts_weights_only else _why_not_cast(node, kind))
             or (_why_out_of_range(node, peaks or {}) if kind == "float16" else None)
         )
-        planned = plan_as_float(node, reason or "")
-        if reason is None:
-            planned = NodePlan(
-                op=node.op_type, action="quantize", inputs=planned.inputs, outputs=planned.outputs
-            )
-        found[node.name or ""] = planned
+        found[node.name or ""] = plan_node(node) if reason is None else plan_as_float(node, reason)
     return found
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import onnx_ir as ir
 
-from bitwright.decide.layout.entries import ABSORBED, Entry, Layout, plan_as_float
+from bitwright.decide.layout.entries import ABSORBED, Entry, Layout, plan_as_float, plan_node
 from bitwright.decide.layout.fallback import leave_masks_float, leave_unreached_float
 from bitwright.decide.limits import apply_limits
 from bitwright.decide.scales.biases import fit_narrow_biases, prevent_bias_overflow
@@ -129,13 +129,7 @@ def _absorb_activations(model: ir.Model, layout: Layout, plan: QuantPlan) -> Qua
             decision, behind = _plan_of_kept_clip(node, target, nodes), None
         else:
             behind = target
-            decision = NodePlan(
-                op=node.op_type,
-                action="absorb",
-                reason=ABSORBED,
-                inputs=(None,) * len(node.inputs),
-                outputs=(target,),
-            )
+            decision = plan_node(node, outputs=(target,), action="absorb", reason=ABSORBED)
         producer = entry.value.producer()
         assert producer is not None
         writer = nodes[producer.name or ""]

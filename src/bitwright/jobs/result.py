@@ -16,7 +16,7 @@ from bitwright.assess.clock import Clock
 from bitwright.assess.coverage import Coverage, find_coverage
 from bitwright.assess.judge import Judgement
 from bitwright.assess.outputs import output_section
-from bitwright.assess.verdict import LEFT_FLOAT, UNJUDGED, Verdict, judge_outputs, stays_float
+from bitwright.assess.verdict import Verdict, judge_model
 from bitwright.data import Sample
 from bitwright.jobs.placing import can_be_placed
 from bitwright.plan import QuantPlan
@@ -126,18 +126,8 @@ class Result(Summarized):
 
         That is good, fair, poor, slow (than the prepared float model), float or unknown.
         """
-        if stays_float(self.plan):
-            return LEFT_FLOAT
-        found = judge_outputs(
-            self.outputs,
-            self.float_size,
-            self.size,
-            clock=self.clock,
-            purpose=advised_purpose(self.plan.recipe),
-        )
-        if found.level != "unknown" and self.plan.random_data:
-            return UNJUDGED
-        return found
+        sizes, purpose = (self.float_size, self.size), advised_purpose(self.plan.recipe)
+        return judge_model(self.plan, self.outputs, sizes, self.clock, purpose)
 
     def to_proto(self) -> onnx.ModelProto:
         """Return the model as a protobuf message (below 2 GB)."""

@@ -17,14 +17,7 @@ from bitwright.assess.coverage import Coverage
 from bitwright.assess.outputs import OutputComparison
 from bitwright.assess.report.views import TensorView
 from bitwright.assess.sensitivity.results import Proposal, Sensitivity
-from bitwright.assess.verdict import (
-    LEFT_FLOAT,
-    UNJUDGED,
-    Verdict,
-    accuracy_of,
-    judge_outputs,
-    stays_float,
-)
+from bitwright.assess.verdict import Verdict, accuracy_of, judge_model
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 
@@ -128,20 +121,11 @@ class ReportSubject:
 
     def verdict(self) -> Verdict:
         """Return the verdict on the quantized model, which also names the most sensitive node."""
-        plan = self.plan
-        if plan is not None and stays_float(plan):
-            return LEFT_FLOAT
-        found = judge_outputs(
-            self.outputs,
-            self.float_bytes,
-            self.quantized_bytes,
-            clock=self.clock,
-            purpose=self.purpose,
-        )
-        if found.level != "unknown" and plan is not None and plan.random_data:
-            return UNJUDGED
+        sizes = self.float_bytes, self.quantized_bytes
+        found = judge_model(self.plan, self.outputs, sizes, self.clock, self.purpose)
         sensitive = [*self.most_sensitive(), *self.worst]
-        if accuracy_of(self.outputs) in ("good", "unknown") or not sensitive:
+        no_answer = found.level in ("float", "unknown")
+        if no_answer or accuracy_of(self.outputs) in ("good", "unknown") or not sensitive:
             return found
         name = self.nodes[sensitive[0]].measured.name
         return found._replace(sentence=f"{found.sentence} The most sensitive node is {name}.")

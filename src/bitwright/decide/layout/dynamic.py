@@ -11,7 +11,7 @@ import msgspec
 import onnx_ir as ir
 
 from bitwright.decide.checks import check_tensor_names
-from bitwright.decide.layout.entries import Entry, Layout, plan_as_float
+from bitwright.decide.layout.entries import Entry, Layout, plan_as_float, plan_node
 from bitwright.decide.layout.node_names import find_names
 from bitwright.decide.layout.node_overrides import find_node_overrides
 from bitwright.decide.layout.selection import Selector
@@ -70,12 +70,7 @@ class _DynamicBuilder:
         found = self._inputs_of(node)
         if isinstance(found, Skip):
             return plan_as_float(node, found.reason)
-        return NodePlan(
-            op=node.op_type,
-            action="quantize",
-            inputs=tuple(found.get(index) for index in range(len(node.inputs))),
-            outputs=(None,) * len(node.outputs),
-        )
+        return plan_node(node, map(found.get, range(len(node.inputs))))
 
     def _inputs_of(self, node: ir.Node) -> dict[int, str] | Skip:
         domain, rule = OPERATORS[node.op_type].domain, _RULES[node.op_type]

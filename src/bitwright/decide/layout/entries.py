@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
@@ -12,28 +12,32 @@ import onnx_ir as ir
 from bitwright.decide.ops import OpRule
 from bitwright.graph.constants import constant_of
 from bitwright.numerics.types import INT32, QType
-from bitwright.plan import NodePlan
+from bitwright.plan import Action, NodePlan
 from bitwright.recipe import Override
 
-__all__ = ["ABSORBED", "Entry", "Layout", "plan_as_float"]
+__all__ = ["ABSORBED", "Entry", "Layout", "plan_as_float", "plan_node"]
 
 ABSORBED = "the quantizer of its output clips as it does"
 """Why a Relu or Clip is dropped."""
 
 
-def plan_as_float(node: ir.Node, reason: str) -> NodePlan:
-    """Return the decision for a node that reads and writes floats.
+def plan_node(
+    node: ir.Node,
+    inputs: Iterable[str | None] | None = None,
+    outputs: Iterable[str | None] | None = None,
+    *,
+    action: Action = "quantize",
+    reason: str | None = None,
+) -> NodePlan:
+    """Return the decision for a node; a side without entries is read or written as floats."""
+    read = (None,) * len(node.inputs) if inputs is None else tuple(inputs)
+    written = (None,) * len(node.outputs) if outputs is None else tuple(outputs)
+    return NodePlan(op=node.op_type, action=action, reason=reason, inputs=read, outputs=written)
 
-    >>> plan_as_float(ir.Node("", "Erf", inputs=[None]), "no rule for Erf").inputs
-    (None,)
-    """
-    return NodePlan(
-        op=node.op_type,
-        action="float",
-        reason=reason,
-        inputs=(None,) * len(node.inputs),
-        outputs=(None,) * len(node.outputs),
-    )
+
+def plan_as_float(node: ir.Node, reason: str) -> NodePlan:
+    """Return the decision for a node that reads and writes floats."""
+    return plan_node(node, action="float", reason=reason)
 
 
 @dataclass(slots=True)

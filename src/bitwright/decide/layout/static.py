@@ -9,7 +9,7 @@ import msgspec
 import onnx_ir as ir
 
 from bitwright.decide.checks import check_recipe, has_channelwise_activations
-from bitwright.decide.layout.entries import Entry, Layout, plan_as_float
+from bitwright.decide.layout.entries import Entry, Layout, plan_as_float, plan_node
 from bitwright.decide.layout.fusion import fused_reader
 from bitwright.decide.layout.node_overrides import TypeMap, find_node_overrides, spread_types
 from bitwright.decide.layout.refusals import Candidate, refuse
@@ -169,12 +169,7 @@ class _Builder:
         bias = self._marks.mark_bias(node, rule, inputs)
         if rule.bias is not None and bias is not None:
             inputs[rule.bias] = bias
-        return NodePlan(
-            op=node.op_type,
-            action="quantize",
-            inputs=tuple(inputs),
-            outputs=self._mark_outputs(node, rule, inputs),
-        )
+        return plan_node(node, inputs, self._mark_outputs(node, rule, inputs))
 
     def _refuse(self, node: ir.Node, rule: OpRule) -> Skip | None:
         data = [node.inputs[index] for index in self._data_inputs(node, rule)]
@@ -218,7 +213,7 @@ class _Builder:
             outputs = self._mark_outputs(node, rule, inputs)
         if not any((*inputs, *outputs)):
             return None
-        return NodePlan(op=node.op_type, action="quantize", inputs=tuple(inputs), outputs=outputs)
+        return plan_node(node, inputs, outputs)
 
     def _visit_residual(self, node: ir.Node) -> NodePlan | None:
         """Quantize the skip input of a residual Add, where the recipe asks for that alone."""
@@ -230,7 +225,7 @@ class _Builder:
             return None
         inputs: list[str | None] = [None, None]
         inputs[skip] = self._marks.mark_input(node, skip, rule_for(node.op_type, self._recipe))
-        return NodePlan(op=node.op_type, action="quantize", inputs=tuple(inputs), outputs=(None,))
+        return plan_node(node, inputs)
 
     def _follows_quantized(self, value: ir.Value | None) -> bool:
         """Whether a value comes from a quantized node, also through some that are not."""
@@ -264,12 +259,7 @@ class _Builder:
             entry.same_as = out
             entry.qtype = self._layout.entries[out].qtype
             entry.absorbed_by = node.name
-        return NodePlan(
-            op=node.op_type,
-            action="quantize",
-            inputs=(key, *(None for _ in node.inputs[1:])),
-            outputs=(out,),
-        )
+        return plan_node(node, (key, *(None for _ in node.inputs[1:])), (out,))
 
     def _may_be_absorbed(self, node: ir.Node, rule: OpRule, entry: Entry) -> bool:
         """Whether the quantizer behind a Relu or Clip may take its place, as far as is known."""

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.decide.layout.entries import Entry, Layout
+from bitwright.decide.layout.entries import Entry, Layout, plan_node
 from bitwright.decide.layout.trained_scales import (
     TrainedScales,
     Use,
@@ -22,7 +22,7 @@ from bitwright.decide.ops import RULES, OpRule
 from bitwright.graph import iter_values
 from bitwright.graph.constants import constant_of, is_constant
 from bitwright.numerics.types import INT8, UINT8, QType
-from bitwright.plan import NodePlan, Parameters
+from bitwright.plan import Action, NodePlan, Parameters
 from bitwright.recipe import Override, Recipe
 
 __all__ = ["lay_out_trained", "trained_recipe"]
@@ -154,13 +154,8 @@ class _TrainedLayout:
         rule = RULES.get(node.op_type)
         if rule is not None and rule.bias is not None and reason is None:
             self._add_bias(node, rule, inputs)
-        return NodePlan(
-            op=node.op_type,
-            action="quantize" if reason is None else "float",
-            reason=reason,
-            inputs=tuple(inputs),
-            outputs=tuple(outputs),
-        )
+        action: Action = "quantize" if reason is None else "float"
+        return plan_node(node, inputs, outputs, action=action, reason=reason)
 
     def _add_bias(self, node: ir.Node, rule: OpRule, inputs: list[str | None]) -> None:
         index = rule.bias
