@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from bitwright.assess.clock import read_clock
 from bitwright.assess.outputs import OutputComparison
-from bitwright.assess.verdict import judge_outputs, level_of
+from bitwright.assess.verdict import accuracy_of, judge_outputs, level_of
 
 FASTER = read_clock([(2.0, 1.0)] * 5)
 SLOWER = read_clock([(1.0, 1.3)] * 5)
@@ -76,3 +76,8 @@ def test_what_may_be_as_fast_is_not_called_slower():
 
 def test_the_same_answers_make_up_for_noise():
     assert (level_of(output(22, 1.0)), level_of(output(22))) == ("good", "fair")
+
+
+def test_without_outputs_the_accuracy_is_not_known():
+    assert accuracy_of([OutputComparison("y", 40.0, 0.99, 0.1, None)]) == "good"
+    assert accuracy_of([]) == "unknown"

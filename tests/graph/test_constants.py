@@ -12,6 +12,7 @@ from bitwright.graph import (
     is_transposed_constant,
     load_model,
     weight_of,
+    weights_of,
 )
 
 
@@ -107,3 +108,12 @@ def test_weights_that_are_computed_have_no_constant():
         [node("Relu", ["x"], ["r"], name="r"), node("MatMul", ["x", "r"], ["y"], name="p")],
     )
     assert set(weights(model).values()) == {None}
+
+
+def test_the_weights_of_experts_are_not_their_biases():
+    names = ("x", "router", "up", "bias", "down")
+    x, router, up, bias, down = (ir.Value(name=name) for name in names)
+    up.const_value = down.const_value = ir.tensor([[[1.0]]])
+    graph = ir.Graph([], [], nodes=[], initializers=[up, down], opset_imports={"": 21})
+    experts = ir.node("MoE", [x, router, up, bias, down], domain="com.microsoft")
+    assert [one.value for one in weights_of(experts)] == list(graph.initializers.values())

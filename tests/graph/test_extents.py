@@ -8,6 +8,7 @@ from support.models import build, constants_of, make_samples, node, normal, run
 
 from bitwright import graph
 from bitwright.graph import extents
+from bitwright.graph.extents import field_header
 from bitwright.run import open_session, run_session
 
 
@@ -127,3 +128,7 @@ def test_what_is_no_model_is_told_about_as_ever(tmp_path):
         path.write_bytes(text)
         with pytest.raises(graph.loading.ModelError, match=r"not an ONNX model|cut off"):
             graph.load_model(path)
+
+
+def test_a_field_begins_with_its_number_and_length():
+    assert field_header(9, 300) == bytes([9 * 8 + 2, 0xAC, 0x02])

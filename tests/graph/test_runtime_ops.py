@@ -9,7 +9,7 @@ from support.models import build, info, make_samples, node, normal, weight
 import bitwright
 from bitwright.errors import ModelError
 from bitwright.graph import check_model, infer_shapes, load_model
-from bitwright.graph.runtime_ops import _IN_ONNX_DOMAIN
+from bitwright.graph.runtime_ops import _IN_ONNX_DOMAIN, keeps_type
 from bitwright.run import open_session, run_session, upgrade_opset
 
 SKIP = "SkipSimplifiedLayerNormalization"
@@ -83,3 +83,8 @@ def test_products_around_them_are_quantized(recipe):
     } or set(next(iter(result.plan.weights.values())).nodes)
     assert {"first", "second", "third"} <= quantized
     assert min(o.sqnr for o in bitwright.compare(model, result.model, data=data).outputs) > 10
+
+
+def test_a_skip_norm_keeps_the_type_of_its_result_and_its_sum():
+    kept = [index for index in range(4) if keeps_type("SkipLayerNormalization", index)]
+    assert kept == [0, 3]

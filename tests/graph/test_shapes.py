@@ -5,6 +5,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from bitwright.graph import (
+    assume_types,
     element_type,
     infer_shapes,
     iter_values,
@@ -159,3 +160,12 @@ def test_a_short_time_spectrum_is_one_sided_unless_it_says_otherwise():
     (found,) = session.run(None, {"x": np.zeros((1, 64, 1), np.float32)})
     assert static_shape(model.graph.outputs[0]) == found.shape
     assert not model.graph[0].attributes
+
+
+def test_unknown_operators_are_taken_to_give_the_assumed_type():
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT))
+    node = ir.node("Custom", [x], domain="com.example")
+    graph = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 21})
+    node.outputs[0].name = "y"
+    assume_types(ir.Model(graph, ir_version=10), ir.DataType.FLOAT16)
+    assert node.outputs[0].dtype == ir.DataType.FLOAT16

@@ -11,6 +11,7 @@ from bitwright.decide.placement.kernels import KERNELS, Work
 from bitwright.jobs.cost_table import (
     Timing,
     agreement,
+    fast_runs,
     fit_costs,
     make_table,
     measure_costs,
@@ -162,3 +163,7 @@ def test_a_whole_table_is_measured(tmp_path):
     assert set(read.kernels) == set(KERNELS)
     big = Work("conv_pointwise", 1e8, 1e5, 1e5)
     assert 100 < read.time(big) < 100_000
+
+
+def test_a_time_is_the_mean_of_the_fastest_third():
+    assert fast_runs([3.0, 9.0, 2.0, 1.0, 8.0, 7.0]) == 1.5

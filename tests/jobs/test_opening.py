@@ -5,10 +5,11 @@ import pytest
 from support.equalization_models import make_chain
 from support.models import build, info, make_cnn, node, normal
 
+import bitwright
 from bitwright import load_recipe
 from bitwright.errors import DataError, ModelError, RecipeError
 from bitwright.graph import load_model, opset_of
-from bitwright.jobs.opening import input_specs, open_model, upgrade_for
+from bitwright.jobs.opening import input_specs, open_model, prepare_further, upgrade_for
 from bitwright.recipe import CrossLayerEqualization, Recipe, Rewrites, Selection
 
 
@@ -96,3 +97,9 @@ def test_a_shape_that_the_npu_does_not_take_is_noted(batch):
 def test_shapes_that_do_not_fit_are_refused(sizes, kind, said):
     with pytest.raises(kind, match=said):
         open_model(make_cnn(batch="batch"), Recipe(rewrite=Rewrites(fix_shapes=sizes)))
+
+
+def test_a_model_that_gets_biases_on_top_is_another_with_the_same_notes():
+    prepared = open_model(bitwright.load_demo().model_path, Recipe())
+    further = prepare_further(prepared, Recipe(bias_correction="fast"))
+    assert further.model is not prepared.model and further.notes == prepared.notes

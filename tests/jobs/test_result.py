@@ -7,7 +7,8 @@ import pytest
 from support.models import make_cnn, make_samples
 
 import bitwright
-from bitwright.jobs.result import show_shrinkage
+from bitwright.jobs.result import advised_purpose, show_shrinkage
+from bitwright.recipe import Recipe
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +65,8 @@ def test_the_size_is_that_of_the_file_before_it_is_written(recipe, tmp_path):
 def test_sizes_are_compared_in_words():
     assert show_shrinkage(300, 100) == "3.00x smaller"
     assert show_shrinkage(100, 150) == "1.50x larger"
+
+
+def test_where_no_purpose_can_be_chosen_speed_is_advised():
+    assert advised_purpose(Recipe()) == "size"
+    assert advised_purpose(Recipe(mode="dynamic")) == "speed"

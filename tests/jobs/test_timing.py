@@ -11,8 +11,8 @@ from bitwright.decide.left_float import leave_float
 from bitwright.errors import ModelError
 from bitwright.jobs import timing
 from bitwright.jobs.opening import open_model
-from bitwright.jobs.timing import prepare_yardstick, time_result
-from bitwright.recipe import Recipe
+from bitwright.jobs.timing import is_for_cpu, prepare_yardstick, time_result
+from bitwright.recipe import Recipe, named_recipe
 
 SLOWER = read_clock([(1.0, 2.0)] * 5)
 
@@ -161,3 +161,7 @@ def test_the_clock_runs():
     result = bitwright.quantize(demo.model_path, recipe=recipe)
     found = time_result(open_model(demo.model_path, recipe), result)
     assert found.low <= found.ratio <= found.high and found.float_ms > 0
+
+
+def test_models_for_an_npu_are_not_for_the_cpu():
+    assert is_for_cpu(named_recipe("int8")) and not is_for_cpu(named_recipe("npu-cnn"))

@@ -116,11 +116,7 @@ def _joined(gains: Sequence[str], slow: bool) -> str:
 
 
 def accuracy_of(outputs: Sequence[OutputComparison]) -> Level:
-    """Return how good the worst of some outputs is, whatever time the model takes.
-
-    >>> accuracy_of([OutputComparison("y", 40.0, 0.99, 0.1, None)]), accuracy_of([])
-    ('good', 'unknown')
-    """
+    """Return how good the worst of some outputs is, whatever time the model takes."""
     return min((level_of(output) for output in outputs), key=_RANK.index, default="unknown")
 
 

@@ -26,14 +26,7 @@ _BODIES = 15
 
 
 def needed_opset(model: ir.Model, recipe: Recipe) -> int:
-    """Return the opset that the quantized model will have, at least the model's own.
-
-    >>> from bitwright import load_recipe
-    >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 11})
-    >>> model = ir.Model(graph, ir_version=8)
-    >>> needed_opset(model, load_recipe("int8")), needed_opset(model, load_recipe("a16w8"))
-    (13, 21)
-    """
+    """Return the opset that the quantized model will have, at least the model's own."""
     own = max(model.opset_imports.get("", 1), recipe.opset or 1)
     if recipe.mode == "weight-only":
         return max(own, _OPSET_OF_OUTPUT.get(recipe.weights.output, own))

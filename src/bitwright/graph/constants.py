@@ -106,16 +106,7 @@ def weight_of(node: ir.Node) -> ProductWeight | None:
 
 
 def weights_of(node: ir.Node) -> tuple[ProductWeight, ...]:
-    """Return all weights of a node; none where one of them is not constant.
-
-    >>> names = ("x", "router", "up", "bias", "down")
-    >>> x, router, up, bias, down = (ir.Value(name=name) for name in names)
-    >>> up.const_value = down.const_value = ir.tensor([[[1.0]]])
-    >>> graph = ir.Graph([], [], nodes=[], initializers=[up, down], opset_imports={"": 21})
-    >>> experts = ir.node("MoE", [x, router, up, bias, down], domain="com.microsoft")
-    >>> [weight.value.name for weight in weights_of(experts)]
-    ['up', 'down']
-    """
+    """Return all weights of a node; none where one of them is not constant."""
     if node.op_type != "MoE":
         weight = weight_of(node)
         return () if weight is None else (weight,)

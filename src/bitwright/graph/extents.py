@@ -207,11 +207,7 @@ def _field(number: int, value: bytes) -> bytes:
 
 
 def field_header(number: int, length: int) -> bytes:
-    """Return what stands in a message before a value of this many bytes.
-
-    >>> field_header(9, 300).hex()
-    '4aac02'
-    """
+    """Return what stands in a message before a value of this many bytes."""
     return _encoded(number << 3 | _BYTES) + _encoded(length)
 
 

@@ -66,13 +66,6 @@ def assume_types(model: ir.Model, dtype: ir.DataType) -> None:
 
     What can be inferred once they have it is inferred, so that a Shape behind an unknown operator
     still gives integers.
-
-    >>> x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT))
-    >>> node = ir.node("Custom", [x], domain="com.example")
-    >>> graph = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 21})
-    >>> assume_types(ir.Model(graph, ir_version=10), ir.DataType.FLOAT16)
-    >>> node.outputs[0].dtype
-    FLOAT16
     """
     while True:
         unknown = next(

@@ -88,12 +88,7 @@ def iter_messages(path: str, graph: onnx.GraphProto) -> Iterator[tuple[str, onnx
 
 
 def outer_inputs(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield the tensors that a node reads, those that its bodies read around them included.
-
-    >>> x = ir.Value(name="x")
-    >>> [value.name for value in outer_inputs(ir.node("Relu", [x]))]
-    ['x']
-    """
+    """Yield the tensors that a node reads, those that its bodies read around them included."""
     yield from (value for value in node.inputs if value is not None)
     for _, body in subgraphs_of(node):
         yield from _captured(body, node.graph)
@@ -118,11 +113,7 @@ def owner_nodes(model: ir.Model) -> dict[ir.Graph, ir.Node]:
 
 
 def qualified_name(path: str, name: str) -> str:
-    """Return the name that tells a tensor apart in the whole model.
-
-    >>> qualified_name("", "x"), qualified_name("if_7/then_branch", "x")
-    ('x', 'if_7/then_branch:x')
-    """
+    """Return the name that tells a tensor apart in the whole model."""
     return f"{path}:{name}" if path else name
 
 

@@ -123,11 +123,7 @@ def _claim(name: str) -> int:
 
 
 def fast_runs(times: Sequence[float]) -> float:
-    """Return the mean of the fastest third: what else runs on a machine only adds time.
-
-    >>> fast_runs([3.0, 9.0, 2.0, 1.0, 8.0, 7.0])
-    1.5
-    """
+    """Return the mean of the fastest third: what else runs on a machine only adds time."""
     return statistics.fmean(sorted(times)[: max(len(times) // _SHARE_OF_FAST_RUNS, 1)])
 
 

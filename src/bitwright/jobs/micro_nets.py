@@ -67,11 +67,7 @@ class _Net:
 
 
 def micro_nets() -> Iterator[MicroNet]:
-    """Yield the nets whose times give a cost table, each in float or in integers.
-
-    >>> next(micro_nets()).works["b"].kernel
-    'conv_pointwise'
-    """
+    """Yield the nets whose times give a cost table, each in float or in integers."""
     for nets in (_convolutions(), _images(), _matrices(), _elements()):
         for net in nets:
             for form in net.forms:

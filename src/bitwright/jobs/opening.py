@@ -155,12 +155,6 @@ def prepare_further(prepared: Prepared, recipe: Recipe) -> Prepared:
     """Return a prepared model as a recipe wants it that adds biases or equalization to its own.
 
     In all else both recipes prepare alike. What cannot come on top is prepared from the start.
-
-    >>> import bitwright
-    >>> prepared = open_model(bitwright.load_demo().model_path, Recipe())
-    >>> further = prepare_further(prepared, Recipe(bias_correction="fast"))
-    >>> further.model is prepared.model, further.notes == prepared.notes
-    (False, True)
     """
     given = prepared.recipe
     adds_biases = recipe.bias_correction != "off" and given.bias_correction == "off"

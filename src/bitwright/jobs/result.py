@@ -256,11 +256,7 @@ class Result(Summarized):
 
 
 def advised_purpose(recipe: Recipe) -> str:
-    """Return the purpose that a verdict advises by: where no other can be chosen, the last one.
-
-    >>> advised_purpose(Recipe()), advised_purpose(Recipe(mode="dynamic"))
-    ('size', 'speed')
-    """
+    """Return the purpose that a verdict advises by: where no other can be chosen, the last one."""
     return recipe.place.purpose if can_be_placed(recipe) else "speed"
 
 

@@ -49,12 +49,7 @@ def time_result(prepared: Prepared, result: Result) -> Clock | None:
 
 
 def is_for_cpu(recipe: Recipe) -> bool:
-    """Whether a recipe makes models for a CPU as this machine has it.
-
-    >>> from bitwright.recipe import named_recipe
-    >>> is_for_cpu(named_recipe("int8")), is_for_cpu(named_recipe("npu-cnn"))
-    (True, False)
-    """
+    """Whether a recipe makes models for a CPU as this machine has it."""
     place, format = recipe.place, recipe.output_format
     of_host = place.cpu in (None, detect_cpu_class())
     return of_host and place.must_run and not (recipe.limits or place.isolated or format.vendor_ops)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -13,9 +14,18 @@ from support.pair_models import make_conv
 import bitwright
 from bitwright import graph
 from bitwright.assess import BenchRequest, bench_models
-from bitwright.assess.bench.profile import NodeTime, Profile, profile_models
+from bitwright.assess.bench.profile import (
+    Event,
+    Facts,
+    NodeTime,
+    Profile,
+    Ran,
+    profile_models,
+    read_events,
+)
 from bitwright.assess.bench.results import Benchmark, ModelBenchmark
 from bitwright.assess.clock import FEWEST_ROUNDS, read_clock
+from bitwright.data.specs import InputSpec
 from bitwright.errors import BitwrightError, DataError, ModelError, TargetError
 
 
@@ -296,3 +306,17 @@ def test_a_run_that_fails_is_told_with_the_model():
     )  # fmt: skip
     with pytest.raises(ModelError, match="cannot run 'model 1'"):
         time_models([model], runs=1)
+
+
+def test_events_of_a_node_are_added_up_run_by_run():
+    facts = Facts("Relu", [{"float": msgspec.Raw(b"[3]")}])
+    events = [Event("model_run", "Session", ts, 10) for ts in (0, 20)]
+    times = ((1, 9000), (21, 2000), (25, 1000))  # the first run is left out
+    events += [Event("a_kernel_time", "Node", *when, facts) for when in times]
+    assert read_events(events) == ({"a": 3.0}, {"a": Ran("Relu", "float")}, 1)
+
+
+def test_a_batch_is_put_along_the_leading_dimension():
+    spec = InputSpec("x", np.dtype("float32"), ("n", 3))
+    samples, what = BenchRequest(batch=8).open_samples([spec])
+    assert (samples[0]["x"].shape, what) == ((8, 3), "random data (seed 0)")

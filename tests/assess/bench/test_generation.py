@@ -12,6 +12,7 @@ from support.models import make_mlp
 
 import bitwright
 from bitwright.assess.bench.generation import MIN_RUNS, is_decoder
+from bitwright.assess.bench.generation_results import Rate
 from bitwright.errors import MissingPackageError, ModelError, TargetError
 
 
@@ -174,3 +175,7 @@ def test_several_models_of_a_folder_need_the_library(tmp_path):
     folder = write_folder(tmp_path / "several", filename=None)
     with pytest.raises(MissingPackageError, match="pip install onnxruntime-genai"):
         generate([folder])
+
+
+def test_a_rate_is_shown_with_its_spread():
+    assert Rate.of(100, [0.5, 1.0, 2.0]).describe() == "100 (60 to 180)"

@@ -7,6 +7,9 @@ import pytest
 from support.models import build, constants_of, info, make_samples, node, ops, weight
 from support.peer_runs import quantize_both, quiet  # noqa: F401 (a fixture)
 
+from bitwright.decide.ops.conventions import rule_for
+from bitwright.recipe import Emulation, Recipe
+
 BOUNDS = {"lo": np.float32(-1), "hi": np.float32(1)}
 PADS = {"p": np.array([0, 0, 1, 1, 0, 0, 1, 1])}
 
@@ -117,3 +120,9 @@ def test_nodes_and_scales_are_the_peers(tmp_path, kind, quant_format, options):
     for name in found.keys() & wanted.keys():
         if name.endswith("_scale"):
             np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5)
+
+
+def test_another_tool_keeps_the_scale_of_an_average():
+    other = Recipe(emulate=Emulation(conventions="onnxruntime"))
+    assert rule_for("AveragePool", other).keeps_scale
+    assert not rule_for("AveragePool", Recipe()).keeps_scale

@@ -57,3 +57,9 @@ def test_weights_that_their_op_cannot_take_are_told(op_type, shape):
     attributes = {"group": 2} if op_type == "Conv" else {}
     made = ir.node(op_type, [ir.Value(), ir.Value()], attributes)
     assert not LinearNode(made, np.zeros(shape)).is_well_formed
+
+
+def test_a_transposed_convolution_has_its_outputs_second():
+    node = ir.node("ConvTranspose", [ir.Value(name="x"), ir.Value(name="w")])
+    weight = np.zeros((4, 8, 3, 3))
+    assert LinearNode(node, weight).by_channel(weight).shape == (1, 8, 4, 9)

@@ -5,13 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 import bitwright
-from bitwright.decide.ops import OPERATORS, RULES, op_types, rule_of
+from bitwright.decide.ops import OPERATORS, RULES, op_types, rule_of, takes_blocks
 from bitwright.decide.ops.compute import COMPUTE_RULES
 from bitwright.decide.ops.elementwise import ELEMENTWISE_RULES
 from bitwright.decide.ops.movement import MOVEMENT_RULES
+from bitwright.decide.ops.rule import OpRule
 from bitwright.recipe.emulate import LEARNING_OPS
 
 X = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
@@ -117,6 +119,7 @@ LISTS = {
     "graph/runtime_ops.py": (2, "ONNX Runtime's operators in ONNX's domain, and their shapes"),
     "graph/shapes.py": (1, "ONNX Runtime's operators without shape inference"),
     "graph/subgraphs.py": (1, "operators that hold graphs"),
+    "jobs/micro_nets.py": (1, "a net for each, to be timed"),
     "learning/torch_graph/table.py": (2, "a torch function for each"),
     "prepare/channels_last.py": (
         2,
@@ -174,3 +177,13 @@ def test_weights_that_learn_are_those_that_have_a_rule():
     weighted = op_types(lambda op: op.quantizable and op.weights)
     # The weights of a batch norm are folded into the layer before it, or stay.
     assert set(LEARNING_OPS) == weighted - {"BatchNormalization"}
+
+
+def test_only_the_experts_of_the_runtime_take_blocks():
+    assert takes_blocks(ir.node("MatMul", [])) and not takes_blocks(ir.node("MoE", []))
+    assert takes_blocks(ir.node("MoE", [], domain="com.microsoft"))
+
+
+def test_data_inputs_are_neither_conditions_nor_shapes():
+    where = ir.node("Where", [ir.Value(name=name) for name in "cxy"])
+    assert OpRule("Where", data=(1, 2)).data_inputs(where) == [1, 2]

@@ -17,11 +17,7 @@ Engine = Literal["onnxruntime", "onnxruntime-genai"]
 
 
 class Rate(NamedTuple):
-    """Tokens in a second over several runs.
-
-    >>> Rate.of(100, [0.5, 1.0, 2.0]).describe()
-    '100 (60 to 180)'
-    """
+    """Tokens in a second over several runs."""
 
     median: float
     low: float

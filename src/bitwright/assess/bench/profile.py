@@ -259,13 +259,6 @@ def read_events(
 
     The first run is left out. A node's time is the typical one over runs of all it took in each,
     as the body of a loop runs more than once.
-
-    >>> facts = Facts("Relu", [{"float": msgspec.Raw(b"[3]")}])
-    >>> events = [Event("model_run", "Session", ts, 10) for ts in (0, 20)]
-    >>> events += [Event("a_kernel_time", "Node", *when, facts)
-    ...            for when in ((1, 9000), (21, 2000), (25, 1000))]
-    >>> read_events(events)
-    ({'a': 3.0}, {'a': Ran(op='Relu', reads='float')}, 1)
     """
     starts = sorted(event.ts for event in events if event.name == "model_run")
     runs = max(len(starts) - 1, 1)

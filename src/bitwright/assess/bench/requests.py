@@ -87,13 +87,7 @@ class BenchRequest(Timing):
     """Whether every node is timed, too."""
 
     def open_samples(self, specs: Sequence[InputSpec]) -> tuple[list[Sample], str]:
-        """Return the samples for a model with these inputs, and their description.
-
-        >>> spec = InputSpec("x", np.dtype("float32"), ("n", 3))
-        >>> samples, what = BenchRequest(batch=8).open_samples([spec])
-        >>> samples[0]["x"].shape, what
-        ((8, 3), 'random data (seed 0)')
-        """
+        """Return the samples for a model with these inputs, and their description."""
         each = 1 if self.batch is None else self.batch
         if each < 1:
             raise DataError(f"a batch needs at least 1 sample, not {self.batch}.")

@@ -17,15 +17,7 @@ _PATTERN_SIGNS = re.compile(r"[*?+|()\[\]{}^$\\]")
 
 
 class NodeNames:
-    """Nodes by name, by torch module, by op type, and by `re:...` over names and modules.
-
-    >>> x, y = ir.Value(name="x"), ir.Value(name="y")
-    >>> conv = ir.Node("", "Conv", inputs=[x], outputs=[y], name="node_conv2d")
-    >>> conv.metadata_props["pkg.torch.onnx.name_scopes"] = "['', 'stem', 'stem.conv', 'conv2d']"
-    >>> names = NodeNames([conv])
-    >>> [sorted(names.find(n)) for n in ("re:stem.*", "stem", "Conv", "re:node_.*", "head")]
-    [['node_conv2d'], ['node_conv2d'], ['node_conv2d'], ['node_conv2d'], []]
-    """
+    """Nodes by name, by torch module, by op type, and by `re:...` over names and modules."""
 
     def __init__(self, nodes: Iterable[ir.Node], *, only_names: bool = False) -> None:
         self.by_name = {node.name or "": node for node in nodes}
@@ -76,11 +68,7 @@ class NodeNames:
 
 
 def find_names(pattern: str, names: Iterable[str]) -> frozenset[str]:
-    """Return the names that a name or a pattern written `re:...` fits as a whole.
-
-    >>> sorted(find_names("re:conv.", ["conv1", "conv2", "conv10"]))
-    ['conv1', 'conv2']
-    """
+    """Return the names that a name or a pattern written `re:...` fits as a whole."""
     if not pattern.startswith("re:"):
         return frozenset(name for name in names if name == pattern)
     expression = re.compile(pattern[3:])
@@ -88,18 +76,7 @@ def find_names(pattern: str, names: Iterable[str]) -> frozenset[str]:
 
 
 def suggest_name(pattern: str, known: Iterable[str]) -> str:
-    """Return " Did you mean 're:...'?" for a pattern without `re:`, else what is spelt alike.
-
-    >>> known = ["/layer4/conv1/Conv", "/layer4/conv2/Conv", "/fc/Gemm"]
-    >>> suggest_name("/layer4/.*", known), suggest_name("/layer4/*", known)
-    (" Did you mean 're:/layer4/.*'?", " Did you mean 're:/layer4/.*'?")
-    >>> suggest_name("layer4", known)
-    " Did you mean 're:.*layer4.*'?"
-    >>> suggest_name("re:layer4/.*", known)
-    " A pattern fits whole names; did you mean 're:.*layer4/.*'?"
-    >>> suggest_name("/fc/Gem", known)
-    " Did you mean '/fc/Gemm'?"
-    """
+    """Return " Did you mean 're:...'?" for a pattern without `re:`, else what is spelt alike."""
     names = sorted(known)
     if pattern.startswith("re:"):
         wider = _first_fitting([f"re:{w}" for w in _widened(pattern[3:])], names)

@@ -21,13 +21,7 @@ _COARSEST = -127
 
 
 class StoredConstant:
-    """A constant of the model, and what it loses at a position.
-
-    >>> from bitwright.numerics.types import INT8
-    >>> stored = StoredConstant(np.array([0.5, -0.25]), INT8)
-    >>> stored.loss(7), stored.loss(1)
-    (0.0, 0.0625)
-    """
+    """A constant of the model, and what it loses at a position."""
 
     def __init__(self, array: npt.NDArray[np.generic], qtype: QType) -> None:
         self._flat = array.reshape(-1)

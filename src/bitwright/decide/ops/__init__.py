@@ -44,23 +44,13 @@ def rule_of(op_type: str) -> OpRule:
 
 
 def bounds_of(node: ir.Node) -> tuple[float, float] | None:
-    """Return to which constant bounds a node clips; None where it does not, or does more.
-
-    >>> bounds_of(ir.node("Relu", [])), bounds_of(ir.node("Sigmoid", []))
-    ((0.0, inf), None)
-    """
+    """Return to which constant bounds a node clips; None where it does not, or does more."""
     rule = OPERATORS.get(node.op_type)
     return None if rule is None or rule.bounds is None else rule.bounds(node)
 
 
 def takes_blocks(node: ir.Node) -> bool:
-    """Return whether there is an operator for a node that reads its weights in low-bit blocks.
-
-    >>> takes_blocks(ir.node("MatMul", [])), takes_blocks(ir.node("MoE", []))
-    (True, False)
-    >>> takes_blocks(ir.node("MoE", [], domain="com.microsoft"))
-    True
-    """
+    """Return whether there is an operator for a node that reads its weights in low-bit blocks."""
     rule = OPERATORS.get(node.op_type)
     return rule is not None and rule.block_op is not None and rule.domain == node.domain
 

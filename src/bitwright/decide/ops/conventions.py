@@ -95,22 +95,12 @@ _CONVENTIONS = {
 
 
 def conventions_of(recipe: Recipe) -> Conventions:
-    """Return whose rules hold for a recipe where tools differ.
-
-    >>> conventions_of(Recipe()).contrib_bits
-    (4, 16)
-    """
+    """Return whose rules hold for a recipe where tools differ."""
     return _CONVENTIONS[recipe.emulate.conventions]
 
 
 def rule_for(op_type: str, recipe: Recipe) -> OpRule:
-    """Return how a recipe quantizes an operator.
-
-    >>> from bitwright.recipe import Emulation
-    >>> recipe = Recipe(emulate=Emulation(conventions="onnxruntime"))
-    >>> rule_for("AveragePool", recipe).keeps_scale, rule_for("AveragePool", Recipe()).keeps_scale
-    (True, False)
-    """
+    """Return how a recipe quantizes an operator."""
     rows = conventions_of(recipe).rows[recipe.output_format.integer_ops]
     if op_type in rows:
         return rows[op_type]

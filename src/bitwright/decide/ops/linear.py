@@ -59,14 +59,7 @@ class LinearNode:
         return self.weight.ndim == 2 and self.weight.size > 0
 
     def by_channel(self, weight: Array) -> Array:
-        """Return a C-ordered array of the weight's shape as a view: group, output, input, kernel.
-
-        >>> import numpy as np
-        >>> node = ir.node("ConvTranspose", [ir.Value(name="x"), ir.Value(name="w")])
-        >>> weight = np.zeros((4, 8, 3, 3))
-        >>> LinearNode(node, weight).by_channel(weight).shape
-        (1, 8, 4, 9)
-        """
+        """Return an array of the weight's shape as a view: group, output, input, kernel."""
         if self.is_conv:
             view = weight.reshape(self.group, weight.shape[0] // self.group, weight.shape[1], -1)
             return view if self.node.op_type == "Conv" else view.swapaxes(1, 2)

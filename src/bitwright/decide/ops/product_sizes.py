@@ -165,11 +165,7 @@ _PRODUCTS = frozenset(LINEAR_OPS) | _ATTENTION | _RECURRENT
 
 
 def is_product(node: ir.Node) -> bool:
-    """Return whether a node multiplies and adds up, as a float operator, an integer one or fused.
-
-    >>> is_product(ir.node("QLinearConv", [ir.val("x")]))
-    True
-    """
+    """Whether a node multiplies and adds up, as a float operator, an integer one or fused."""
     return _computed_op(node) in _PRODUCTS
 
 

@@ -25,11 +25,7 @@ Bounds = Callable[[ir.Node], "tuple[float, float] | None"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpRule:
-    """One operator; a row that gives its name only has every float input and output quantized.
-
-    >>> OpRule("MaxPool", data=(0,), outputs=(0,), keeps_scale=True).keeps_scale
-    True
-    """
+    """One operator; a row that gives its name only has every float input and output quantized."""
 
     op_type: str = field(kw_only=False)
     domain: str = ""
@@ -131,12 +127,7 @@ class OpRule:
         return self.keeps_scale(node) if callable(self.keeps_scale) else self.keeps_scale
 
     def data_inputs(self, node: ir.Node) -> list[int]:
-        """Return which inputs of a node hold values to compute with, not shapes, indices or biases.
-
-        >>> condition, x, y = (ir.Value(name=name) for name in "cxy")
-        >>> OpRule("Where", data=(1, 2)).data_inputs(ir.node("Where", [condition, x, y]))
-        [1, 2]
-        """
+        """Return which inputs hold values to compute with, not shapes, indices or biases."""
         count = len(node.inputs)
         wanted = range(count) if self.data is None else sorted({*self.data, *self.weights})
         return [index for index in wanted if index < count]

@@ -35,10 +35,6 @@ def entropy_threshold(
     `levels` are spread over what the grid covers: the clipped range, or with `symmetric` always
     [-t, t], of which one-sided data fills half. Zeros are left out: every grid has zero exactly,
     and the zeros of a ReLU would otherwise drown all other bins.
-
-    >>> entropy_threshold(np.array([0.0, 1.0, 2.0]), np.array([9.0, 5.0, 5.0]), 256, 128,
-    ...                   symmetric=False)
-    2.0
     """
     occupied = values != 0
     values, counts = values[occupied], counts[occupied]

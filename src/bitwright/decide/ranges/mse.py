@@ -90,10 +90,6 @@ def row_ranges(
     """Return the range of least squared error of each row, from its exact values.
 
     With `one_end` the ends move together, as they do where the levels are symmetric.
-
-    >>> from bitwright.numerics.types import INT8
-    >>> row_ranges(np.array([[0.0, 1.0], [-2.0, 2.0]]), INT8, symmetric=True)
-    (array([ 0., -2.]), array([1., 2.]))
     """
     low = np.minimum(rows.min(axis=1), 0).astype(np.float64)
     high = np.maximum(rows.max(axis=1), 0).astype(np.float64)

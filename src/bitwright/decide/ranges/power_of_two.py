@@ -55,11 +55,7 @@ def most_common_position(sketch: Sketch, grid: PositionGrid) -> int | None:
 
 
 def exact_min_mse(row: npt.NDArray[Any], grid: PositionGrid) -> tuple[float, float]:
-    """Return the range of a weight's values at the position with the least squared error.
-
-    >>> exact_min_mse(np.array([0.5, -0.25]), PositionGrid(-127, 127, True))
-    (-0.9921875, 0.9921875)
-    """
+    """Return the range of a weight's values at the position with the least squared error."""
     low, high = float(row.min()), float(row.max())
     position = grid.best_position(row)
     return (min(low, 0.0), max(high, 0.0)) if position is None else grid.ends(position, low, high)

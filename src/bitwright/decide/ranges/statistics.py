@@ -52,12 +52,7 @@ class Sketch(Protocol):
 
 
 def averaged_extremes(sketch: Sketch, weight: float) -> tuple[float, float]:
-    """Return the exponential average of each batch's extremes, the first batch as its start.
-
-    >>> from bitwright.observe import TensorSketch
-    >>> averaged_extremes(TensorSketch.of([0.0, 1.0], [0.0, 3.0]), 0.5)
-    (0.0, 2.0)
-    """
+    """Return the exponential average of each batch's extremes, the first batch as its start."""
     batches = sketch.batches.astype(np.float64)
     average = batches[0]
     for batch in batches[1:]:
@@ -66,12 +61,7 @@ def averaged_extremes(sketch: Sketch, weight: float) -> tuple[float, float]:
 
 
 def mean_extremes(sketch: Sketch) -> tuple[float, float]:
-    """Return the mean of the batches' least values, and of their largest.
-
-    >>> from bitwright.observe import TensorSketch
-    >>> mean_extremes(TensorSketch.of([-1.0, 1.0], [-3.0, 5.0]))
-    (-2.0, 3.0)
-    """
+    """Return the mean of the batches' least values, and of their largest."""
     low, high = sketch.batches.mean(axis=0, dtype=np.float64)
     return float(low), float(high)
 
@@ -81,10 +71,6 @@ def percentile_cut(sketch: Sketch, percentile: float, *, symmetric: bool) -> tup
 
     With `symmetric` the magnitudes are cut, else half of the rest is cut off at either end. Never
     beyond the extremes; zero need not lie inside.
-
-    >>> from bitwright.observe import TensorSketch
-    >>> percentile_cut(TensorSketch.of(np.arange(1.0, 101.0), [200.0]), 99.0, symmetric=True)
-    (1.0, 100.0)
     """
     values, counts = sketch_points(sketch)
     if symmetric:
@@ -99,12 +85,7 @@ def percentile_cut(sketch: Sketch, percentile: float, *, symmetric: bool) -> tup
 def entropy_cut(
     sketch: Sketch, bins: int, levels: int, *, symmetric: bool = False
 ) -> tuple[float, float]:
-    """Return the range of the least divergence (see `entropy_threshold`), within the extremes.
-
-    >>> from bitwright.observe import TensorSketch
-    >>> entropy_cut(TensorSketch.of([1.0, 2.0]), 128, 128)
-    (1.0, 2.0)
-    """
+    """Return the range of the least divergence (see `entropy_threshold`), within the extremes."""
     low, high = float(sketch.low), float(sketch.high)
     if levels >= bins:
         return low, high  # the grid is as fine as the bins: clipping gains nothing
@@ -113,11 +94,7 @@ def entropy_cut(
 
 
 def moments(values: F64, counts: F64, power: float = 1.0) -> tuple[float, float]:
-    """Return mean and standard deviation of sign(x) |x|^power, for values and how often each is.
-
-    >>> moments(np.array([-1.0, 1.0]), np.array([2.0, 2.0]))
-    (0.0, 1.0)
-    """
+    """Return mean and standard deviation of sign(x) |x|^power, for values and how often each is."""
     share = counts / max(float(counts.sum()), 1.0)
     # Scaled first: the squares of large float32 values still fit, those of tiny ones would vanish.
     size = float(np.abs(values).max(initial=0.0)) or 1.0
