@@ -130,6 +130,53 @@ class PairGraph:
         fresh = self.names.fresh(name)
         return insert_before(place, op_type, inputs, value, fresh, dict(attributes), domain=domain)
 
+    def stored(
+        self,
+        place: ir.Node,
+        name: str,
+        integers: npt.NDArray[Any],
+        scale: float,
+        zero_point: npt.NDArray[Any],
+    ) -> ir.Value:
+        """Return new constant integers, dequantized before a node."""
+        return self.insert(
+            place,
+            "DequantizeLinear",
+            [self.constant(name, integers), *self.parameters(name, scale, zero_point)],
+            name=f"{name}_DequantizeLinear",
+            output=f"{name}_dequantized",
+            dtype=ir.DataType.FLOAT,
+            shape=ir.Shape(integers.shape),
+        )
+
+    def paired(
+        self,
+        place: ir.Node,
+        name: str,
+        value: ir.Value,
+        written: Sequence[ir.Value],
+        read: Sequence[ir.Value] | None = None,
+    ) -> ir.Value:
+        """Return a value behind a pair, before a node; it may be `read` with another scale."""
+        integers = self.insert(
+            place,
+            "QuantizeLinear",
+            [value, *written],
+            name=f"{name}_QuantizeLinear",
+            output=f"{name}_quantized",
+            dtype=written[1].dtype,
+            shape=value.shape,
+        )
+        return self.insert(
+            place,
+            "DequantizeLinear",
+            [integers, *(read or written)],
+            name=f"{name}_DequantizeLinear",
+            output=f"{name}_dequantized",
+            dtype=ir.DataType.FLOAT,
+            shape=value.shape,
+        )
+
     def substitute(
         self, node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], attributes: Any = ()
     ) -> None:

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from support.form_models import STEP, IntegerNet, differences, kernels, rewritten
 from support.models import constants_of
 
+from bitwright.decide.ops.integer_kernels import padded_channels
+
 NOTE = "with zeros: the same values"
 
 
@@ -73,7 +75,52 @@ def test_the_runtime_fuses_as_before_and_gives_the_same_integers(seed):
     assert differences(before, after, plain=False) == 0
 
 
-@pytest.mark.parametrize("case", ["output", "float", "concat", "grouped", "constant", "spatial"])
+def make_joined(first, last, *, exact=True, seed=0, pooled=False, added=False, nested=False):
+    """Channels of two convolutions, joined, and then read by others."""
+    net = IntegerNet(seed, exact)
+    source, channels = net.conv(net.quantize("x"), 8, 16), first + last
+    joined = net.op("Concat", [net.conv(source, 16, n) for n in (first, last)], axis=1)
+    if nested:
+        joined = net.op("Concat", [net.conv(source, 16, first), joined], axis=1)
+        channels += first
+    if added:
+        joined = net.op("Add", [joined, net.conv(source, 16, channels)])
+    if pooled:
+        joined = net.op("MaxPool", [joined], kernel_shape=[2, 2])
+    wide = net.conv(joined, channels, channels, 3, group=channels)
+    outputs = [net.conv(wide, channels, 16), net.conv(joined, channels, 16, 3)]
+    return net.model(outputs, {"x": [1, 8, 6, 6]})
+
+
+@settings(max_examples=15)
+@given(
+    first=st.integers(9, 34),
+    last=st.integers(9, 34),
+    seed=st.integers(0, 1000),
+    pooled=st.booleans(),
+    added=st.booleans(),
+    nested=st.booleans(),
+)
+def test_zeros_stand_where_the_inputs_of_a_concat_have_them(first, last, seed, **options):
+    before = make_joined(first, last, seed=seed, **options)
+    after, _ = rewritten(before)
+    widths = [shape[0] for shape in channels_of(after)]
+    assert widths[1:3] == [padded_channels(n, depthwise=False) for n in (first, last)]
+    assert differences(before, after) == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_runtime_joins_padded_channels_as_integers(seed):
+    before = make_joined(18, 30, exact=False, seed=seed, added=True)
+    after, _ = rewritten(before)
+    assert kernels(after) == kernels(before)
+    assert "QLinearConcat" in kernels(after)
+    assert differences(before, after, plain=False) == 0
+
+
+@pytest.mark.parametrize(
+    "case", ["output", "float", "concat", "joined", "sums", "grouped", "constant", "spatial"]
+)
 def test_channels_that_somebody_needs_as_they_are_stay(case):
     net = IntegerNet()
     wide = net.conv(net.quantize("x"), 16, 30)
@@ -84,6 +131,13 @@ def test_channels_that_somebody_needs_as_they_are_stay(case):
         outputs.append(net.add("ReduceMax", [wide], "max", axes=[1]))
     elif case == "concat":
         outputs.append(net.op("Concat", [wide, wide], axis=1))
+    elif case == "joined":
+        joined = net.op("Concat", [wide, wide], axis=1)
+        outputs += [net.conv(joined, 60, 16), net.add("ReduceMax", [joined], "max", axes=[1])]
+    elif case == "sums":  # of channels with zeros in different places
+        other = net.conv(wide, 30, 10)
+        sums = [net.op("Concat", parts, axis=1) for parts in ([wide, other], [other, wide])]
+        outputs.append(net.conv(net.op("Add", sums), 40, 16))
     elif case == "grouped":
         outputs.append(net.conv(wide, 30, 1024, 3, group=2))
     elif case == "constant":

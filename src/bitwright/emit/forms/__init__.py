@@ -13,6 +13,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from bitwright.emit.forms.average_pools import write_average_pools
+from bitwright.emit.forms.channel_shuffles import write_channel_shuffles
 from bitwright.emit.forms.dense_groups import write_dense_groups
 from bitwright.emit.forms.hard_gates import write_hard_gates
 from bitwright.emit.forms.padded_channels import pad_channels
@@ -48,6 +49,11 @@ FORMS = (
         "kernels",
     ),
     Form(
+        write_channel_shuffles,
+        "let convolutions read in front of {} channel shuffle(s), with zeros for what they do not "
+        "read: the same values, without the moves",
+    ),
+    Form(
         pad_channels,
         "padded the channels of {} convolution(s) with zeros: the same values, faster kernels",
     ),
@@ -76,7 +82,7 @@ def write_forms(model: ir.Model) -> list[str]:
     for form in FORMS:
         if count := form.write(model):
             notes.append(form.sentence.format(count).replace("(s)", "" if count == 1 else "s"))
+            remove_unused_nodes(model)  # who reads a tensor counts for the next form
     if notes:
-        remove_unused_nodes(model)
         model.graph.sort()  # bodies, too
     return notes

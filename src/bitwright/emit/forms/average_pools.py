@@ -53,17 +53,8 @@ def _write_convolution(graph: PairGraph, pool: ir.Node) -> bool:
         return False
     assert kernel is not None
     kept = [pool.attributes[name] for name in _WINDOW if name in pool.attributes]
-    scale, zero = graph.parameters(pool.name or "", 1 / math.prod(kernel), np.zeros((), np.int8))
-    ones = np.ones((channels, 1, *kernel), np.int8)
-    weight = graph.insert(
-        pool,
-        "DequantizeLinear",
-        [graph.constant(f"{pool.name}_weight", ones), scale, zero],
-        name=f"{pool.name}_weight_DequantizeLinear",
-        output=f"{pool.name}_weight_dequantized",
-        dtype=ir.DataType.FLOAT,
-        shape=ir.Shape(ones.shape),
-    )
+    ones, zero = np.ones((channels, 1, *kernel), np.int8), np.zeros((), np.int8)
+    weight = graph.stored(pool, f"{pool.name}_weight", ones, 1 / math.prod(kernel), zero)
     pool.op_type, pool.version = "Conv", None
     pool.resize_inputs(2)
     pool.replace_input_with(1, weight)

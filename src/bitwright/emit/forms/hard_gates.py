@@ -113,27 +113,11 @@ def _write_gate(
     graph: PairGraph, node: ir.Node, alpha: float, beta: float, source: Quantized
 ) -> ir.Value:
     """Return the HardSigmoid of what a node reads, rounded to 255 levels."""
-    name, shape, lowest = f"{node.name}_gate", node.outputs[0].shape, _lowest(source)
-    integers = graph.insert(
-        node,
-        "QuantizeLinear",
-        [
-            _add_offset(graph, node, beta / alpha, lowest),
-            *graph.parameters(name, 1 / alpha / 255, lowest),
-        ],
-        name=f"{name}_QuantizeLinear",
-        output=f"{name}_quantized",
-        dtype=source.dtype,
-        shape=shape,
-    )
-    return graph.insert(
-        node,
-        "DequantizeLinear",
-        [integers, *graph.parameters(f"{name}_share", 1 / 255, lowest)],
-        name=f"{name}_DequantizeLinear",
-        output=f"{name}_dequantized",
-        dtype=ir.DataType.FLOAT,
-        shape=shape,
+    name, lowest = f"{node.name}_gate", _lowest(source)
+    total = _add_offset(graph, node, beta / alpha, lowest)
+    written = graph.parameters(name, 1 / alpha / 255, lowest)
+    return graph.paired(
+        node, name, total, written, graph.parameters(f"{name}_share", 1 / 255, lowest)
     )
 
 
@@ -141,15 +125,7 @@ def _add_offset(graph: PairGraph, node: ir.Node, offset: float, zero: Array) -> 
     """Return what a node reads plus a constant, which is dequantized as the kernel wants it."""
     name = f"{node.name}_offset"
     highest = np.asarray(np.iinfo(zero.dtype).max, zero.dtype)
-    constant = graph.insert(
-        node,
-        "DequantizeLinear",
-        [graph.constant(name, highest), *graph.parameters(name, offset / 255, zero)],
-        name=f"{name}_DequantizeLinear",
-        output=f"{name}_dequantized",
-        dtype=ir.DataType.FLOAT,
-        shape=ir.Shape([]),
-    )
+    constant = graph.stored(node, name, highest, offset / 255, zero)
     return graph.insert(
         node,
         "Add",

@@ -50,6 +50,14 @@ class IntegerConv:
         rows = np.broadcast_to(zeros.astype(integers.dtype), (len(integers),))
         return rows.reshape(-1, *[1] * (integers.ndim - 1))
 
+    def with_columns(self, count: int, positions: Array) -> Array:
+        """Return the integers of the weight for more inputs; zeros for all but these positions."""
+        integers = self.weight.integers
+        shape = (len(integers), count, *integers.shape[2:])
+        wide = np.broadcast_to(self.weight_zeros, shape).copy()
+        wide[:, positions] = integers
+        return wide
+
 
 def integer_conv(graph: PairGraph, node: ir.Node) -> IntegerConv | None:
     """Return a node as an integer convolution; None for anything else."""

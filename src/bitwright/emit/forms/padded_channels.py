@@ -5,6 +5,7 @@ depthwise one filters of zeros. What stands in an added channel is multiplied by
 read, so that the integers of the model's outputs are the same, whatever nodes between compute in
 it. Tensors that nodes tie together channel by channel (elementwise, pools, depthwise convolutions)
 are padded together; all who read or write one of them must be known to work channel by channel.
+Behind a Concat, the zeros stand where its inputs have them.
 
 ONNX Runtime's kernels without im2col want 4 and 16 channels, the depthwise one multiples of 16
 (`onnxruntime/core/mlas/lib/convsym.cpp`, `MlasConvSymPackWSize`); `padded_channels` says how many
@@ -15,8 +16,10 @@ selectors_actions/qdq_selectors.cc`, `ConvNodeGroupSelector`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -38,11 +41,29 @@ def pad_channels(model: ir.Model) -> int:
     ties = _Ties(graph)
     for node in model.graph.all_nodes():
         ties.add(node)
+    ties.fix_parts()
     changed = [conv for conv in ties.convs if _pad(graph, ties, conv)]
     for value, count in ties.padded():
         assert value.shape is not None
         value.shape = ir.Shape([value.shape[0], count, *value.shape[2:]])
     return len(changed)
+
+
+class _Layout(NamedTuple):
+    """Where the channels of a tensor are among those with zeros."""
+
+    size: int
+    positions: Array
+
+    @property
+    def is_padded(self) -> bool:
+        return self.size > len(self.positions)
+
+    def fill(self, array: Array, number: float) -> Array:
+        """Return an array with a row for every channel, the added ones of one number."""
+        wide = np.full((self.size, *array.shape[1:]), number, array.dtype)
+        wide[self.positions] = array
+        return wide
 
 
 @dataclass
@@ -54,10 +75,12 @@ class _Group:
     depthwise: bool = False
     is_fixed: bool = False
     """Whether somebody reads or writes them who needs the channels as they are."""
+    parts: list[ir.Value] = field(default_factory=list)
+    """What the Concat reads that writes one of them."""
 
     @property
     def padded(self) -> int:
-        """Number of channels to read and write them with."""
+        """Number of channels to read and write them with, where these are no parts."""
         if self.is_fixed or not self.channels:
             return self.channels
         return padded_channels(self.channels, depthwise=self.depthwise)
@@ -82,8 +105,27 @@ class _Ties:
     def padded(self) -> Iterator[tuple[ir.Value, int]]:
         """Return the tensors that get more channels, and how many they have then."""
         for value, group in self._groups.items():
-            if group.padded != group.channels:
-                yield value, group.padded
+            if group.channels and (layout := self.layout(value)).is_padded:
+                yield value, layout.size
+
+    def layout(self, value: ir.Value) -> _Layout:
+        """Return where the channels of a tensor are to be."""
+        group = self.of(value)
+        if not group.parts:
+            return _Layout(group.padded, np.arange(group.channels))
+        layouts = [self.layout(part) for part in group.parts]
+        starts = accumulate((layout.size for layout in layouts), initial=0)
+        positions = [start + one.positions for start, one in zip(starts, layouts, strict=False)]
+        return _Layout(sum(one.size for one in layouts), np.concatenate(positions))
+
+    def fix_parts(self) -> None:
+        """Keep the channels of parts where those of the whole are kept."""
+        waiting = [group for group in self._groups.values() if group.is_fixed]
+        for group in waiting:
+            parts = [part for part in map(self.of, group.parts) if not part.is_fixed]
+            for part in parts:
+                part.is_fixed = True
+            waiting += parts
 
     def add(self, node: ir.Node) -> None:
         """Take in what a node says about the tensors that it reads and writes."""
@@ -92,11 +134,25 @@ class _Ties:
             return
         values = [value for value in (*node.inputs, *node.outputs) if value is not None]
         tied = _tied(node)
-        if tied is None:
+        if tied is not None:
+            self._tie(tied)
+        elif not self._join(node, values):
             for value in values:
                 self.of(value).is_fixed = True
-        else:
-            self._tie(tied)
+
+    def _join(self, node: ir.Node, values: Sequence[ir.Value]) -> bool:
+        """Take in a Concat of channels; return whether the node is one."""
+        found = [_channels(value) for value in values]
+        ranks = {rank for rank, _ in filter(None, found)}
+        if node.op_type != "Concat" or node.domain or None in found or len(ranks) > 1:
+            return False
+        if node.attributes.get_int("axis", 0) % ranks.pop() != 1:
+            return False
+        for value, (_, channels) in zip(values, filter(None, found), strict=True):
+            self.of(value).channels = channels
+        *parts, whole = values
+        self.of(whole).parts = parts
+        return True
 
     def _add_conv(self, conv: IntegerConv) -> bool:
         depthwise = is_depthwise(conv.group, conv.channels_in, conv.channels_out)
@@ -119,7 +175,8 @@ class _Ties:
             first.values += other.values
             first.channels = max(first.channels, other.channels)
             first.depthwise |= other.depthwise
-            first.is_fixed |= other.is_fixed
+            first.is_fixed |= other.is_fixed or bool(first.parts and other.parts)
+            first.parts = first.parts or other.parts
             for value in other.values:
                 self._groups[value] = first
 
@@ -160,17 +217,16 @@ def _pad(graph: PairGraph, ties: _Ties, conv: IntegerConv) -> bool:
     node = conv.node
     source, result = node.inputs[0], node.outputs[0]
     assert source is not None
-    columns = ties.of(source).padded - conv.channels_in
-    rows = ties.of(result).padded - conv.channels_out
-    if not rows and not columns:
+    columns, rows = ties.layout(source), ties.layout(result)
+    if not rows.is_padded and not columns.is_padded:
         return False
+    integers = conv.weight.integers
     if conv.group > 1:
-        node.attributes["group"] = ir.AttrInt64("group", conv.group + columns)
-        columns = 0
-    integers, zeros = conv.weight.integers, conv.weight_zeros
-    inner = np.broadcast_to(zeros, (len(integers), columns, *integers.shape[2:]))
-    _add_rows(graph, node, 1, np.concatenate([integers, inner], axis=1), rows, 1.0)
-    if conv.bias is not None and rows:
+        node.attributes["group"] = ir.AttrInt64("group", columns.size)
+    else:
+        integers = conv.with_columns(columns.size, columns.positions)
+    _add_rows(graph, node, 1, integers, rows, 1.0)
+    if conv.bias is not None and rows.is_padded:
         scale = constant_of(conv.source.scale)
         assert scale is not None
         _add_rows(graph, node, 2, conv.bias.integers, rows, scale.item())
@@ -178,22 +234,17 @@ def _pad(graph: PairGraph, ties: _Ties, conv: IntegerConv) -> bool:
 
 
 def _add_rows(
-    graph: PairGraph, node: ir.Node, index: int, integers: Array, rows: int, scale: float
+    graph: PairGraph, node: ir.Node, index: int, integers: Array, rows: _Layout, scale: float
 ) -> None:
     """Store integers with more rows of zeros, and scales and zero points where each row has one."""
     value = node.inputs[index]
     dequantizer = None if value is None else value.producer()
     assert dequantizer is not None
-    arrays, zero = {0: integers}, 0
+    arrays, zero = {}, 0
     for place, number in enumerate((scale, 0), start=1):
         array = constant_of(input_at(dequantizer, place))
-        if array is not None and array.size == len(integers) and rows:
-            arrays[place] = _lengthen(array, rows, number)
+        if array is not None and array.size == len(integers) and rows.is_padded:
+            arrays[place] = rows.fill(array, number)
         elif array is not None and place == 2:
             zero = array.item(0)
-    arrays[0] = _lengthen(integers, rows, zero)
-    store(graph, node, index, arrays)
-
-
-def _lengthen(array: Array, rows: int, number: float) -> Array:
-    return np.concatenate([array, np.full((rows, *array.shape[1:]), number, array.dtype)])
+    store(graph, node, index, {0: rows.fill(integers, zero), **arrays})
