@@ -1,22 +1,21 @@
 """`bitwright tune` says by its exit code whether the goal was met."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import pytest
 
 import bitwright
+from bitwright.assess.clock import read_clock
 from bitwright.cli import main
 from bitwright.jobs.tuning import job, mixtures
-from bitwright.jobs.tuning.latency import Timing
 
 
 @pytest.fixture
 def call(tmp_path, monkeypatch):
-    meter = SimpleNamespace(measure=lambda model=None: (Timing(2, 2, 3), Timing(1, 1, 2)))
-    monkeypatch.setattr(job, "LatencyMeter", lambda *_: meter)
+    clock = read_clock([(2.0, 1.0)] * 5)
+    monkeypatch.setattr(job, "time_models", lambda *_, **__: [clock])
     demo = bitwright.load_demo()
     np.save(tmp_path / "calibration.npy", demo.calibration[:32])
     np.savez(tmp_path / "labelled.npz", image=demo.images[:96], label=demo.labels[:96])
@@ -42,7 +41,8 @@ def test_a_goal_that_is_met_gives_zero_and_a_model(call, capsys):
     shown = capsys.readouterr()
     assert "Goal: met: at most 0.05 of top1 below float's" in shown.out
     assert "Drop, unseen samples:" in shown.out
-    assert "at most 12 evaluations" in shown.err
+    assert "Time: 0.50 of the prepared float model's (0.48 to 0.52), one thread" in shown.out
+    assert "at most 11 evaluations" in shown.err
     onnx.checker.check_model(onnx.load(call.folder / "out.onnx"))
     assert (call.folder / "work" / "journal.jsonl").exists()
 
@@ -58,7 +58,7 @@ def test_a_goal_that_is_missed_gives_three_and_the_closest_model(call, capsys):
 
 
 def test_what_only_float_can_meet_is_float_and_a_goal_that_is_missed(call, capsys, monkeypatch):
-    monkeypatch.setitem(mixtures.STATES, "size", ("int8", "float"))
+    monkeypatch.setattr(mixtures, "SIZE_STATES", ("int8", "float"))
     assert call("--metric", "cosine", "--drop", "1e-12", "--for", "size", "--json") == 3
     document = json.loads(capsys.readouterr().out)
     assert document["is_float"] and not document["met"]

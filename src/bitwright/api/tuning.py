@@ -77,17 +77,18 @@ def tune(
         lower_is_better: for a function that measures an error.
         max_drop: how far the metric may fall: 0.01, or "1%" of a metric between 0 and 1.
         relative: take it as a share of the float model's score.
-        purpose: "speed", measured on this machine, or "size".
+        purpose: "speed", measured on this machine beside the prepared float model, "balanced", the
+            same with integers also where they only cost no time, or "size".
         max_size: bytes that the model may have, or "600MB", with purpose "size": of the models that
             fit, the one that loses least, whose drop must be within `max_drop`, too.
-        keep_quantized: with purpose "speed", a quantized model even where float is as fast on this
+        keep_quantized: with these two, a quantized model even where float is as fast on this
             machine, for one that runs elsewhere.
         time: how long the search may take: seconds, or "20m". It ends with the best so far.
         work: a folder with a journal: a run that was killed goes on from there, and one with
-            another drop, purpose or time finds all that was measured.
+            another drop or time finds all that was measured.
         recipe: a name, a `Recipe`, a dict or a file; None takes the target's own.
         target: where the model will run, `"cpu"` if not given.
-        effort: one level of the accuracy cascade; None: "low" for speed and "standard" for size,
+        effort: one level of the accuracy cascade; None: "low" for time and "standard" for size,
             and "medium" if that fails.
         limit: use at most this many samples of `data`.
         eval_limit: use at most this many samples of `eval_data`.

@@ -111,6 +111,11 @@ class Clock:
         """Return the interval of the ratio in parentheses."""
         return f"({self.low:.2f} to {self.high:.2f})"
 
+    @property
+    def interval_ms(self) -> tuple[float, float]:
+        """The interval in milliseconds, where the float model takes what it took."""
+        return self.low * self.float_ms, self.high * self.float_ms
+
     def in_words(self) -> str:
         """Return the ratio as part of a sentence.
 
@@ -220,20 +225,23 @@ def time_models(
     threads: int | None = 1,
     providers: Sequence[str] | None = None,
     budget: float = BUDGET,
+    however_long: bool = False,
 ) -> list[Clock] | None:
     """Time models in turns with the first, the prepared float one, until the ratios are clear.
 
-    Each has a sample. Returns None where runs are so long that too few rounds fit into the budget.
+    Each has a sample. Where runs are so long that too few rounds fit into the budget, it takes the
+    fewest `however_long` they are, or returns None.
     Models that are opened quickly are opened anew for each round.
     """
     elapsed = threads is None or _runs_elsewhere(providers)
     runners: list[_Runner] = []
     for model, sample in zip(models, samples, strict=True):
         runners.append(_Runner(model, sample, threads, providers, elapsed))
-        if FEWEST_ROUNDS * runners[-1].first_seconds > budget:
+        if not however_long and FEWEST_ROUNDS * runners[-1].first_seconds > budget:
             return None
+    fewest = FEWEST_ROUNDS if however_long else 0
     apart = ROUNDS_DIFFER if all(runner.reopens for runner in runners) else SESSIONS_DIFFER
-    return time_runners(runners, threads=threads, budget=budget, apart=apart)
+    return time_runners(runners, threads=threads, budget=budget, apart=apart, fewest=fewest)
 
 
 def time_runners(
@@ -242,6 +250,7 @@ def time_runners(
     threads: int | None = 1,
     budget: float = BUDGET,
     apart: float = SESSIONS_DIFFER,
+    fewest: int = 0,
     now: Callable[[], float] = time.perf_counter,
 ) -> list[Clock] | None:
     """Let what was opened take turns: each gives the seconds of one run; the first is float.
@@ -259,7 +268,7 @@ def time_runners(
         narrow = all(one.high - one.low <= (NARROW + 2 * apart) * one.ratio for one in clocks)
         if len(rounds) >= MIN_ROUNDS and narrow:
             break
-        if spent + longest > budget:
+        if spent + longest > budget and len(rounds) >= fewest:
             break
     return read_clocks(rounds, threads, apart) if len(rounds) >= FEWEST_ROUNDS else None
 

@@ -247,14 +247,14 @@ class RunOptions:
         return {"providers": self.provider or None, "memory_budget": budget, "engine": self.engine}
 
 
-_Purpose = StrEnum("_Purpose", ["balanced", "speed", "size"])
+Purpose = StrEnum("Purpose", ["balanced", "speed", "size"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacingOptions:
     """Options for what integers are for, and the CPU that they have to be faster on."""
 
-    purpose: _Purpose | None = option(
+    purpose: Purpose | None = option(
         None,
         "balanced: integers unless they cost time; speed: where they save time; size: wherever the "
         "target takes them.",

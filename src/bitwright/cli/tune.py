@@ -27,7 +27,6 @@ MISSED = 3
 """The exit code where no model within the allowed drop was found; the closest one is written."""
 
 
-_Purpose = StrEnum("_Purpose", ["speed", "size"])
 _Scope = StrEnum("_Scope", ["sample", "set"])
 
 
@@ -70,8 +69,12 @@ class TuneOptions:
         default="1%",
     )
     relative: bool = switch("--drop is a share of the float model's score.")
-    purpose: _Purpose = option(
-        None, "What is saved: time, as measured here, or bytes.", "--for", default=_Purpose.speed
+    purpose: opt.Purpose = option(
+        None,
+        "What is saved: time, as measured here (balanced: with integers also where they only cost "
+        "none), or bytes.",
+        "--for",
+        default=opt.Purpose.speed,
     )
     max_size: str | None = option(
         "SIZE", "With --for size: what loses least in 600MB or fewer, if that is within --drop."
@@ -150,7 +153,7 @@ def _parts(result: TuneResult) -> list[Part]:
          f"{result.metric} below float's {result.float_score:.4g}{within}"),
         ("Drop, unseen samples", _show(result.final)),
         ("Drop, samples of the search", _show(point.measured)),
-        ("Cost", f"{result.show_cost()} in float, {result.show_cost(point)} now"),
+        result.show_saving(),
     ]  # fmt: skip
     facts += [(probe.name, _show(probe.measured)) for probe in result.probes]
     if result.stopped is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 import onnx_ir as ir
@@ -10,7 +10,7 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright.data import Sample
 from bitwright.decide.left_float import leave_float
-from bitwright.decide.placement.place import Placed, place
+from bitwright.decide.placement.place import PartTimes, Placed, place, time_parts
 from bitwright.errors import RecipeError
 from bitwright.jobs.opening import Prepared
 from bitwright.plan import QuantPlan
@@ -19,7 +19,14 @@ from bitwright.recipe import Purpose, Recipe
 from bitwright.support.logs import logged
 from bitwright.targets.costs import CostTable, read_costs
 
-__all__ = ["SLOWER", "can_be_placed", "is_placed_by_cost", "place_by_cost", "with_purpose"]
+__all__ = [
+    "SLOWER",
+    "can_be_placed",
+    "estimate_parts",
+    "is_placed_by_cost",
+    "place_by_cost",
+    "with_purpose",
+]
 
 SLOWER = "in integers the model would be slower"
 """Why a node is float that the target takes in integers."""
@@ -98,6 +105,19 @@ def place_by_cost(prepared: Prepared, plan: QuantPlan, samples: Sequence[Sample]
         for name, node in plan.nodes.items()
     }
     return msgspec.structs.replace(plan, nodes=nodes).with_notes([_describe(costs, placed)])
+
+
+def estimate_parts(
+    prepared: Prepared,
+    plan: QuantPlan,
+    parts: Sequence[Collection[str]],
+    samples: Sequence[Sample],
+) -> PartTimes | None:
+    """Return what parts of a plan take by the costs that it is placed by, each given by its nodes.
+
+    None where the sizes of products are not known, at the sizes of the first sample.
+    """
+    return time_parts(_sized(prepared, samples), plan, read_costs(plan.recipe.place.cpu), parts)
 
 
 def _sized(prepared: Prepared, samples: Sequence[Sample]) -> ir.Model:

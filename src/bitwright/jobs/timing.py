@@ -19,7 +19,7 @@ from bitwright.recipe import Recipe
 from bitwright.support.logs import logged
 from bitwright.targets.host import detect_cpu_class
 
-__all__ = ["is_for_cpu", "prepare_yardstick", "time_result"]
+__all__ = ["is_for_cpu", "prepare_yardstick", "time_result", "yardstick_of"]
 
 MAX_BYTES = 1 << 30
 """Size of both models together from which opening them once more takes longer than is to be waited
@@ -40,7 +40,7 @@ def time_result(prepared: Prepared, result: Result) -> Clock | None:
         return None
     try:
         drawn = list(result.evaluation) or list(RandomData(count=1).samples(prepared.inputs))
-        models = [_yardstick(prepared), result.model]
+        models = [yardstick_of(prepared), result.model]
         sample = middle_sized(drawn)
         found = time_models(models, [sample, sample], providers=prepared.providers)
     except (DataError, ModelError):
@@ -66,7 +66,7 @@ def prepare_yardstick(source: Any, providers: Sequence[str] | None = None) -> Pr
         return None
 
 
-def _yardstick(prepared: Prepared) -> ir.Model:
+def yardstick_of(prepared: Prepared) -> ir.Model:
     """Return the same for an opened model: few passes run where only weights are quantized."""
     recipe = prepared.recipe
     if recipe.optimize and recipe.mode != "weight-only":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from support.models import build, constants_of, make_samples, node, normal, ops,
 
 import bitwright
 from bitwright.decide.left_float import leave_float
+from bitwright.decide.placement.cut import priced
 from bitwright.decide.placement.kernels import KERNELS
-from bitwright.decide.placement.place import MIN_GAIN, place
+from bitwright.decide.placement.place import MIN_GAIN, _Sites, place, time_parts
 from bitwright.errors import RecipeError, TargetError
 from bitwright.jobs.opening import open_model
 from bitwright.recipe import Recipe
@@ -120,6 +122,33 @@ def test_no_subset_of_nodes_is_faster_by_the_same_prices(chain, seed):
             )
             assert tried is not None
             assert found.time <= tried.planned_time + 1e-6 or found.time == found.float_time
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_parts_take_together_what_their_nodes_take(chain, seed):
+    """Where both directions of a border cost the same, whichever parts are in float."""
+    model, plan = chain
+    times = dict(
+        zip(KERNELS, np.random.default_rng(seed).uniform(1, 60, len(KERNELS)), strict=True)
+    )
+    table = planted(**{name: 7.0 if "quantize" in name else t for name, t in times.items()})
+    parts = [{"first"}, {"pool"}, {"second"}, {"gate", "swish"}, {"third"}]
+    found = time_parts(model, plan, table, parts)
+    sites = _Sites(model, plan, table)
+    prices = [price for price in sites.prices() if math.isfinite(price.time)]
+    assert found is not None
+    for places in itertools.product([False, True], repeat=len(parts)):
+        chosen = {name for part, taken in zip(parts, places, strict=True) if taken for name in part}
+        chosen |= {"relu"} if places[0] else set()
+        own = [
+            in_integers if taken else in_float
+            for in_integers, in_float, taken in zip(
+                found.in_integers, found.in_float, places, strict=True
+            )
+        ]
+        between = [time for (a, b), time in found.borders.items() if places[a] != places[b]]
+        wanted = sites.always_float() + priced(prices, chosen)
+        assert found.fixed + sum(own) + sum(between) == pytest.approx(wanted)
 
 
 def test_products_of_unknown_sizes_are_not_placed():

@@ -5,12 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from bitwright.assess.clock import read_clock
 from bitwright.assess.judge.sequential import Drop
 from bitwright.jobs.improve.front import Edge, Option
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.mixtures import (
-    Clock,
     Cost,
+    Deadline,
     Mix,
     MixCandidate,
     MixMaker,
@@ -23,7 +24,7 @@ from bitwright.jobs.improve.states import Unit
 class Plan:
     """Two units: the first one costs 1 in integers and 4 in float, the second 1 and 2."""
 
-    name, fixed, shares = "low", 10.0, ()
+    name, fixed, shares, stays_float = "low", 10.0, (), False
 
     def __init__(self, measured=True):
         self.is_measured, self.made = measured, []
@@ -62,10 +63,14 @@ def maker(purpose="speed", *, drops=(0.0,), journal=None, seconds=None):
         journal or Journal(None, {}),
         0.1,
         purpose,
-        lambda made: Cost(float(next(prices)), (4.0, 9.0) if purpose == "speed" else None),
+        lambda made: timed(next(prices)) if purpose == "speed" else Cost(float(next(prices))),
         0.05,
-        Clock(seconds),
+        Deadline(seconds),
     )
+
+
+def timed(milliseconds, in_float=100.0):
+    return Cost.of_time(read_clock([(in_float / 1000, milliseconds / 1000)], apart=0.0))
 
 
 def test_a_mix_is_named_by_what_is_not_as_planned():
@@ -75,6 +80,8 @@ def test_a_mix_is_named_by_what_is_not_as_planned():
     assert (one.states, other.states) == ({"a": "float"}, {"b": "float"})
     assert one.name == Mix(plan, {"a": "float"}).name != other.name
     assert [mix.is_float for mix in (Mix(plan), one, Mix.of(plan, (1, 1)))] == [False, False, True]
+    plan.stays_float = True
+    assert Mix(plan).is_float
 
 
 def test_a_mix_knows_what_its_units_cost_once_that_is_measured():
@@ -94,7 +101,7 @@ def test_a_model_is_scored_and_priced_once():
     first = one.make(Mix(plan))
     assert one.make(Mix(plan)) is first
     assert first.passes and first.is_new
-    assert one.known_cost(Mix(plan)) == Cost(5.0, (4.0, 9.0)) == one.cost(Mix(plan))
+    assert one.known_cost(Mix(plan)) == timed(5.0) == one.cost(Mix(plan))
     assert plan.made == [{}]
     assert one.known_cost(Mix.of(plan, (1, 0))) is None
 
@@ -110,7 +117,7 @@ def test_what_is_not_wanted_is_not_timed():
 
 def test_a_price_is_in_the_journal():
     journal = Journal(None, {})
-    for purpose, cost in (("speed", Cost(5.0, (4.0, 9.0))), ("size", Cost(5.0))):
+    for purpose, cost in (("speed", timed(5.0)), ("size", Cost(5.0))):
         assert maker(purpose, journal=journal).cost(Mix(Plan())) == cost
         plan = Plan()
         assert maker(purpose, journal=journal).cost(Mix(plan)) == cost
@@ -154,14 +161,26 @@ def test_within_the_limit_the_cheaper_is_better_and_beyond_it_the_closer():
     assert one.is_better(failing[0], passing[1]) and not one.is_better(passing[1], failing[0])
 
 
-@pytest.mark.parametrize(("measured", "profiled"), [(True, True), (False, False)])
-def test_times_of_one_plan_are_those_of_its_profile(measured, profiled):
+@pytest.mark.parametrize("takes_slow", [False, True])
+def test_what_is_slower_than_float_is_worse_than_float(takes_slow):
+    one, plan = maker(drops=[]), Plan(measured=False)
+    one.takes_slow = takes_slow
+    prices = iter([timed(120.0), timed(100.0)])
+    one.price = lambda made: next(prices)
+    slow, in_float = Mix(plan), Mix.of(plan, (1, 1))
+    assert one.cost(slow).is_slower and not one.cost(in_float).is_slower
+    assert one.is_too_slow(slow) != takes_slow
+    assert one.is_better(candidate(slow, 0.0), candidate(in_float, 0.0))
+
+
+@pytest.mark.parametrize(("measured", "estimated"), [(True, True), (False, False)])
+def test_times_of_one_plan_are_those_of_its_costs(measured, estimated):
     """Measured, the second one is the faster."""
     one, plan = maker(drops=[]), Plan(measured)
     cheap, dear = Mix(plan), Mix(plan, {"a": "float"})
     for mix in (dear, cheap):
         one.cost(mix)
-    assert one.is_better(candidate(dear, 0.0), candidate(cheap, 0.0)) == profiled
+    assert one.is_better(candidate(dear, 0.0), candidate(cheap, 0.0)) == estimated
     other = Mix(Plan())
     other.mixtures.name = "other"
     assert one.is_better(candidate(other, 0.0), candidate(cheap, 0.0))  # which was never timed
@@ -171,8 +190,8 @@ def test_time_that_is_used_up_ends_the_search():
     assert maker().budget() is None
     assert maker(seconds=60).budget() is None
     late = maker(seconds=0.5)  # a first look takes one
-    assert late.budget() == "the time of 0 s is used up" == late.clock.stopped
-    assert Clock(None).has(math.inf)
+    assert late.budget() == "the time of 0 s is used up" == late.deadline.stopped
+    assert Deadline(None).has(math.inf)
 
 
 def test_shown_are_all_that_were_scored_and_other_points_of_the_last_plan():

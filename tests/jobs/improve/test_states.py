@@ -86,9 +86,6 @@ def test_a_unit_has_all_nodes_that_the_runtime_computes_as_one(planned):
     nodes = [node for unit in found.units for node in unit.nodes]
     assert len(nodes) == len(set(nodes))
     assert all(plan.nodes[node].action == "quantize" for node in nodes)
-    readers = {second for _, second, _ in found.edges}
-    assert readers  # units read each other's tensors
-    assert all(elements > 0 for _, _, elements in found.edges)
 
 
 def test_where_errors_do_not_add_up_what_goes_without_a_unit_counts(planned, monkeypatch):

@@ -1,4 +1,4 @@
-"""Costs of units are what the profile and the files show."""
+"""Costs of units are what the cost table and the files say."""
 
 from collections import Counter
 
@@ -8,17 +8,14 @@ from support.models import build, make_cnn, make_samples, node, weight
 import bitwright
 from bitwright.assess.bench.profile import profile_models
 from bitwright.decide.fallback import fall_back
+from bitwright.decide.placement.place import place
 from bitwright.jobs.improve.states import with_states
 from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.qat import open_for_plan
-from bitwright.jobs.tuning import costs, latency
-from bitwright.jobs.tuning.costs import conversion_times, measure_bytes, measure_times
-from bitwright.jobs.tuning.latency import LatencyMeter, summarize_turns
-from bitwright.jobs.tuning.units import (
-    find_units,
-    measure_errors,
-    open_unit_variants,
-)
+from bitwright.jobs.tuning import costs
+from bitwright.jobs.tuning.costs import estimate_times, measure_bytes
+from bitwright.jobs.tuning.units import measure_errors, open_unit_variants
+from bitwright.targets.costs import read_costs
 
 
 @pytest.fixture(scope="module")
@@ -33,87 +30,25 @@ def made():
     return variants, quantized, found, samples[0]
 
 
-def test_the_times_of_all_units_are_most_of_both_models(made, monkeypatch):
-    monkeypatch.setattr(costs, "_SECONDS", 0.05)
+def test_units_that_are_all_float_take_what_the_float_model_takes(made):
+    """And as planned what the plan takes, as placing has it."""
     variants, _, found, sample = made
-    times = measure_times(variants, found.units, sample)
-    assert set(times.costs["int8"]) == {unit.node for unit in found.units}
-    # On some machines the runtime computes the sum with the convolution before it.
-    in_float = times.costs["float"]
-    assert all(time > 0 for unit, time in in_float.items() if unit != "residual")
-    assert in_float["residual"] >= 0
-    assert sum(times.costs["int8"].values()) > times.fixed >= 0
-    assert times.float_cost > 0
-    assert times.conversion > 0
+    prepared, plan = variants.prepared, variants.plan
+    times = estimate_times(prepared, plan, found.units, [sample])
+    whole = place(prepared.model, plan, read_costs(plan.recipe.place.cpu), preference=1.0)
+    for state, wanted in (("float", whole.float_time), ("int8", whole.planned_time)):
+        assert set(times.costs[state]) == {unit.node for unit in found.units}
+        assert times.fixed + sum(times.costs[state].values()) == pytest.approx(wanted)
+    assert all(edge.cost > 0 for edge in times.edges) and times.edges
 
 
-def test_all_units_in_float_cost_what_the_float_model_costs(made, monkeypatch):
-    monkeypatch.setattr(costs, "_SECONDS", 0.05)
-    monkeypatch.setattr(costs, "_surely_faster", lambda times: times["float"])
+def test_units_of_which_the_sizes_are_not_known_count_the_same(made, monkeypatch):
+    monkeypatch.setattr(costs, "estimate_parts", lambda *_: None)
     variants, _, found, sample = made
-    times = measure_times(variants, found.units, sample)
-    whole = times.fixed + sum(times.costs["float"].values())
-    assert whole == pytest.approx(times.float_cost)
-
-
-def test_an_activation_that_stays_float_is_the_cost_of_the_product_before_it():
-    """Between floats, the runtime computes it with the product; between integers it is apart."""
-    pads = {"pads": [1, 1, 1, 1]}
-    model = build(
-        [
-            node("Conv", ["x", "w"], ["y"], "conv", **pads),
-            node("HardSwish", ["y"], ["z"], "swish"),
-            node("Conv", ["z", "v"], ["o"], "last", **pads),
-        ],
-        {"x": (1, 4, 6, 6)},
-        {"o": (1, 4, 6, 6)},
-        {"w": weight(4, 4, 3, 3), "v": weight(4, 4, 3, 3, seed=1)},
-    )
-    samples = make_samples(model, 2)
-    plan = bitwright.make_plan(model, data=samples, recipe="int8-per-channel")
-    prepared = open_for_plan(model, plan)
-    quantized = emit_model(prepared, Planned(plan)).model
-    variants = open_unit_variants(prepared, plan, quantized, samples[:1])
-    nodes = costs._nodes_of(variants.units, find_units(variants).units)
-    assert nodes["conv"][0] == {"conv", "swish"}
-    assert {"conv", "swish"} <= nodes["conv"][1]
-    assert nodes["last"][0] == {"last"}
-
-
-def test_converting_a_tensor_takes_microseconds_and_an_element_of_it_nanoseconds():
-    start, rate = conversion_times()  # in milliseconds
-    assert 0 <= start < 1
-    assert 1e-9 < rate < 1e-3
-
-
-def test_a_latency_is_a_number_of_milliseconds_and_times_that(made, monkeypatch):
-    monkeypatch.setattr(latency, "_SECONDS", 0.02)
-    variants, quantized, _, sample = made
-    meter = LatencyMeter(variants.prepared.model, sample)
-    beside, found = meter.measure(quantized)
-    for timing in (beside, found):
-        assert 0 < timing.least <= timing.low <= timing.high < 1000
-    assert 0.01 < found.least / beside.least < 100
-    alone, same = meter.measure()
-    assert alone == same
-
-
-def test_time_that_others_had_the_cores_for_is_not_the_model_s():
-    """Each run took ten times as long as the cores worked for it."""
-    runs = [[(0.4, 0.03), (0.3, 0.04)], [(0.2, 0.06), (0.5, 0.07)]]
-    assert least(runs, on_cpu=True) == pytest.approx([30.0, 60.0])
-    assert least(runs, on_cpu=False) == pytest.approx([300.0, 200.0])
-    calm = [[(0.03, 0.06)], [(0.06, 0.08)]]  # on two cores
-    assert least(calm, on_cpu=True) == pytest.approx([30.0, 60.0])
-
-
-def test_the_spread_of_a_time_holds_all_but_the_fastest_and_slowest_tenth():
-    [timing] = summarize_turns([[(x / 1000, x / 1000) for x in range(10, 21)]], on_cpu=True)
-    assert timing == pytest.approx((10.0, 11.0, 19.0))
-
-
-def least(runs, **where):
-    return [timing.least for timing in summarize_turns(runs, **where)]
+    times = estimate_times(variants.prepared, variants.plan, found.units, [sample])
+    assert set(times.costs["int8"].values()) == {1.0} and set(times.costs["float"].values()) == {
+        2.0
+    }
 
 
 def test_bytes_predict_the_size_of_the_file(made):

@@ -1,46 +1,64 @@
 """Tuning keeps the user's metric, loses no work, and reports what the search has not seen."""
 
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import bitwright
 from bitwright import MSE, MeanExtremes
+from bitwright.assess.clock import read_clock
+from bitwright.decide.left_float import leave_float
 from bitwright.errors import ArgumentError, DataError, RecipeError, TargetError
-from bitwright.jobs.improve.loop import Attempt
-from bitwright.jobs.improve.mixtures import Mix
+from bitwright.jobs import static
 from bitwright.jobs.tuning import costs, job, mixtures, plans, purposes, units
-from bitwright.jobs.tuning.latency import Timing
 
 UNEVEN = Path(__file__).parents[2] / "fixtures" / "uneven_digits.onnx"
 
 
 @pytest.fixture(autouse=True, scope="module")
 def quick():
-    """Measure for a moment, and with the two states that all purposes have."""
+    """Time nothing, place for one class of CPU, and with the two states that all purposes have."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(costs, "_SECONDS", 0.05)
-        patch.setitem(mixtures.STATES, "size", ("int8", "float"))
-        # Of two times that differ by microseconds, either may be the shorter one.
-        patch.setattr(job, "LatencyMeter", timed(0.5))
+        patch.setattr(mixtures, "SIZE_STATES", ("int8", "float"))
+        patch.setattr(job, "detect_cpu_class", lambda: "x86-vnni")
+        patch.setattr(job, "time_models", timed(0.5))
         yield
 
 
 def timed(*ratios):
-    """Return a meter by which models take so many times what float does, one after the other."""
-    times, left = Timing(2.0, 2.1, 2.5), list(ratios)
+    """Return a clock by which models take so many times what float does, one after the other."""
+    left = list(ratios)
 
-    def measure(model=None):
-        return times, times.scaled(left.pop(0) if len(left) > 1 else left[0])
+    def time_models(models, samples, **options):
+        same = models[0] is models[1]
+        ratio = 1.0 if same else left.pop(0) if len(left) > 1 else left[0]
+        return [read_clock([(0.002, 0.002 * ratio)] * 5)]
 
-    return lambda *_: SimpleNamespace(measure=measure)
+    return time_models
+
+
+def of_units(in_integers, in_float):
+    """Return estimates by which each unit takes this long."""
+
+    def estimate(prepared, plan, units, samples):
+        times = {"int8": in_integers, "float": in_float}
+        of_each = {s: dict.fromkeys([unit.node for unit in units], t) for s, t in times.items()}
+        return costs.UnitCosts(costs=of_each, fixed=1.0)
+
+    return estimate
+
+
+@pytest.fixture
+def unplaced(monkeypatch):
+    """Plans with all in integers that can be, whatever that costs."""
+    monkeypatch.setattr(static, "place_by_cost", lambda prepared, plan, samples: plan)
 
 
 class Counting:
@@ -182,8 +200,9 @@ def test_a_goal_that_int8_meets_needs_one_evaluation():
     assert result.met
     assert result.evaluations == 1
     assert result.fallen == ()
-    assert result.point.measured_cost == 1.0 and result.point.cost_spread == (1.05, 1.25)
-    assert "2 ms (2.1 to 2.5) in float, 1 ms (1.05 to 1.25) now" in result.summary()
+    assert result.point.measured_cost == 1.0 and result.point.cost_spread == (0.96, 1.04)
+    line = "Time: 0.50 of the prepared float model's (0.48 to 0.52), one thread: 2 -> 1 ms"
+    assert line in result.summary().splitlines()
 
 
 @pytest.mark.parametrize(
@@ -221,11 +240,6 @@ def nothing_of(maker, mixtures, trail):
     yield
 
 
-def plan_as_it_is(maker, mixtures, pays):
-    """Try the plan, whatever of it would be faster in float."""
-    return (yield Attempt(Mix(mixtures)))
-
-
 def good_and_bad_plan(factor=30):
     """Return a plan, and the same with ranges that are so many times as wide."""
     demo = bitwright.load_demo()
@@ -243,35 +257,23 @@ def with_ranges(plan, method):
     return msgspec.structs.replace(plan, recipe=plan.recipe.replace(ranges=method))
 
 
-@pytest.mark.parametrize("slow", [False, True])
-def test_of_other_range_methods_the_one_that_loses_least_at_first_is_taken(monkeypatch, slow):
+def test_of_other_range_methods_the_one_that_loses_least_at_first_is_taken(monkeypatch):
     """Whatever its outputs' error is; nothing is measured of units, and nothing probed."""
     good, bad = good_and_bad_plan(100)
     _, other = good_and_bad_plan(60)
     made = [bad, with_ranges(other, MSE()), with_ranges(good, MeanExtremes())]
     monkeypatch.setattr(plans, "plans_by_ranges", lambda *_, **__: iter(made))
     monkeypatch.delattr(mixtures, "measure_errors")
-
-    def times_of(variants, wanted, sample):
-        names = [unit.node for unit in wanted]
-        times = {"int8": dict.fromkeys(names, 1.0), "float": dict.fromkeys(names, 2.0)}
-        if slow:
-            times["float"][names[0]] = 0.5
-        return costs.UnitCosts(costs=times, fixed=1.0, float_cost=9.0)
-
-    monkeypatch.setattr(mixtures, "measure_times", times_of)
-    if slow:  # in integers as it is
-        monkeypatch.setattr(job, "LatencyMeter", timed(2.0, 0.5))
     lines = []
     model = bitwright.load_demo().model_path
     result = tuned(model, effort=None, purpose="speed", log=lines.append)
     assert result.met
     assert result.plan.recipe.ranges == MeanExtremes()
-    assert len(result.fallen) == (1 if slow else 0)
+    assert result.fallen == ()
     assert result.probes == ()  # what cannot be met need not be told
-    assert result.evaluations == (5 if slow else 3)
+    assert result.evaluations == 3
     assert [line.split(":")[0] for line in lines if line.startswith(("low", "ranges-"))] == [
-        "low", "ranges-mse", "ranges-mean-extremes",
+        "low-speed", "ranges-mse-speed", "ranges-mean-extremes-speed",
     ]  # fmt: skip
 
 
@@ -280,7 +282,6 @@ def test_a_range_method_that_a_function_of_models_accepts_is_the_last(monkeypatc
     good, bad = good_and_bad_plan(100)
     made = [bad, with_ranges(good, MeanExtremes()), with_ranges(good, MSE())]
     monkeypatch.setattr(plans, "plans_by_ranges", lambda *_, **__: iter(made))
-    monkeypatch.setattr(purposes, "fastest_units", plan_as_it_is)
     calls = []
 
     def score(model, samples):
@@ -307,7 +308,6 @@ def test_plans_with_other_ranges_are_made_once(monkeypatch, tmp_path):
         return iter([bad, with_ranges(good, MSE())])
 
     monkeypatch.setattr(plans, "plans_by_ranges", make)
-    monkeypatch.setattr(purposes, "fastest_units", plan_as_it_is)
     options = {"effort": None, "purpose": "speed", "work": tmp_path}
     first, again = (tuned(bitwright.load_demo().model_path, **options) for _ in range(2))
     assert len(asked) == 1
@@ -320,7 +320,6 @@ def test_with_another_drop_ranges_that_an_earlier_run_took_stay(monkeypatch, tmp
     good, bad = good_and_bad_plan(100)
     made = [bad, with_ranges(good, MSE())]
     monkeypatch.setattr(plans, "plans_by_ranges", lambda *_, **__: iter(made))
-    monkeypatch.setattr(purposes, "fastest_units", plan_as_it_is)
     options = {"effort": None, "purpose": "speed", "work": tmp_path}
     model = bitwright.load_demo().model_path
     first = tuned(model, max_drop=0.03, **options)
@@ -351,7 +350,6 @@ def test_smaller_ranges_come_before_units_fall_back_to_float(monkeypatch):
     mended, bad = good_and_bad_plan()
     monkeypatch.setattr(plans, "plans_by_ranges", lambda *_, **__: iter([bad]))
     monkeypatch.setattr(plans, "trim_ranges", lambda *_, **__: mended)
-    monkeypatch.setattr(purposes, "fastest_units", plan_as_it_is)
     monkeypatch.setattr(purposes, "search_front", lambda *_: pytest.fail("it is met already"))
     result = tuned(demo.model_path, effort=None, purpose="speed")
     assert result.met
@@ -360,46 +358,9 @@ def test_smaller_ranges_come_before_units_fall_back_to_float(monkeypatch):
     assert result.evaluations == 2 + len(result.probes)
 
 
-def test_what_is_faster_in_float_is_tried_before_errors_are_measured(monkeypatch):
-    monkeypatch.delattr(mixtures, "measure_errors")
-
-    def slow_integers(variants, wanted, sample):
-        names = [unit.node for unit in wanted]
-        times = {"int8": dict.fromkeys(names, 2.0), "float": dict.fromkeys(names, 1.0)}
-        return costs.UnitCosts(costs=times, fixed=1.0, float_cost=5.0)
-
-    monkeypatch.setattr(mixtures, "measure_times", slow_integers)
-    original = plans.plans_by_ranges
-    monkeypatch.setattr(plans, "plans_by_ranges", lambda *a, **k: islice(original(*a, **k), 1))
-    result = tuned(effort=None, purpose="speed")
-    assert result.point.verdict == "pass"
-    assert result.is_float
-    assert result.evaluations == 1  # float itself is not run again
-
-
-def test_a_plan_that_is_slower_than_float_is_not_evaluated(monkeypatch):
-    """Only what is left of it, once the units that are faster in float are float."""
-
-    def slow_at_first(variants, wanted, sample):
-        names = [unit.node for unit in wanted]
-        times = {"int8": dict.fromkeys(names, 2.0), "float": dict.fromkeys(names, 4.0)}
-        times["float"][names[0]] = 1.0
-        return costs.UnitCosts(costs=times, fixed=1.0, float_cost=9.0)
-
-    monkeypatch.setattr(mixtures, "measure_times", slow_at_first)
-    monkeypatch.setattr(job, "LatencyMeter", timed(2.0, 0.5))
-    result = tuned(bitwright.load_demo().model_path, purpose="speed")
-    assert result.met
-    assert result.evaluations == 1
-    assert len(result.fallen) == 1
-    [planned] = [point for point in result.points if point is not result.point]
-    assert planned.measured_cost == 4.0
-    assert planned.verdict is None
-
-
-def test_where_no_mix_of_units_is_faster_than_float_the_result_is_float(monkeypatch, tmp_path):
-    """Whatever their profile says: the times of the whole models decide, and none is evaluated."""
-    monkeypatch.setattr(job, "LatencyMeter", timed(2.0))
+def test_where_the_plan_is_slower_than_float_the_result_is_float(monkeypatch, tmp_path):
+    """Whatever the costs say: the times of the whole models decide, and none is evaluated."""
+    monkeypatch.setattr(job, "time_models", timed(2.0))
     monkeypatch.delattr(mixtures, "measure_errors")
     result = tuned(bitwright.load_demo().model_path, purpose="speed", output=tmp_path / "out.onnx")
     assert result.is_float and not result.met
@@ -412,23 +373,19 @@ def test_where_no_mix_of_units_is_faster_than_float_the_result_is_float(monkeypa
 
 def test_a_quantized_model_that_is_asked_for_may_be_slower_than_float(monkeypatch):
     """Its first plan is within the drop, and nothing of it becomes float for its time."""
-    monkeypatch.setattr(job, "LatencyMeter", timed(2.0))
+    monkeypatch.setattr(job, "time_models", timed(2.0))
     model = bitwright.load_demo().model_path
     result = tuned(model, purpose="speed", keep_quantized=True)
     assert result.met and not result.is_float
     assert result.evaluations == 1
     assert result.fallen == ()
-    assert "the float model is as fast" in " ".join(result.notes)
+    said = "the model is 2.0 × slower than the prepared float model: quantizing it saves no time"
+    assert said in " ".join(result.notes)
 
 
 def test_units_that_are_slower_in_integers_stay_quantized_where_that_is_asked_for(monkeypatch):
-    def slow_integers(variants, wanted, sample):
-        names = [unit.node for unit in wanted]
-        times = {"int8": dict.fromkeys(names, 2.0), "float": dict.fromkeys(names, 1.0)}
-        return costs.UnitCosts(costs=times, fixed=1.0, float_cost=5.0)
-
-    monkeypatch.setattr(mixtures, "measure_times", slow_integers)
-    monkeypatch.setattr(job, "LatencyMeter", timed(2.0))
+    monkeypatch.setattr(mixtures, "estimate_times", of_units(2.0, 1.0))
+    monkeypatch.setattr(job, "time_models", timed(2.0))
     result = tuned(purpose="speed", keep_quantized=True)  # a model that plain int8 destroys
     assert result.met and not result.is_float
     assert 0 < len(result.fallen) < len(result.plan.nodes)
@@ -455,6 +412,58 @@ def test_what_int8_loses_is_regained_within_a_budget(worked):
     assert result.evaluations <= 1
 
 
+def test_a_mixture_that_is_slower_than_float_is_not_kept(unplaced, monkeypatch):
+    """The plan is fast and loses too much; with units in float it loses less, and gains nothing."""
+    monkeypatch.setattr(mixtures, "estimate_times", of_units(1.0, 2.0))
+    monkeypatch.setattr(job, "time_models", timed(0.5, 1.5))
+    result = tuned(purpose="speed")  # a model that plain int8 destroys
+    slow = [point for point in result.points if point.verdict == "pass" and point.clock.is_slower]
+    assert slow and result.is_float and not result.met
+    assert result.point.measured_cost == result.float_cost == 2.0
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    ratios=st.lists(st.floats(0.2, 3.0), min_size=1, max_size=6),
+    purpose=st.sampled_from(["speed", "balanced"]),
+    max_drop=st.sampled_from([0.0, 0.03, 1.0]),
+)
+def test_no_goal_is_met_by_a_slower_model_and_a_cost_is_within_its_interval(
+    ratios, purpose, max_drop
+):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "time_models", timed(*ratios))
+        patch.setattr(mixtures.StaticMixtures, "measure_errors", lambda self: None)
+        patch.setattr(purposes, "search_front", nothing_of)
+        result = tuned(bitwright.load_demo().model_path, purpose=purpose, max_drop=max_drop)
+    for point in result.points:
+        if point.clock is not None:
+            low, high = point.cost_spread
+            assert low <= point.measured_cost <= high
+    assert result.is_float or not result.point.clock.is_slower
+    if result.is_float:
+        assert not result.met and result.point.measured_cost == result.float_cost
+
+
+def test_plans_are_placed_by_the_purpose(monkeypatch):
+    """And of another purpose in the same folder nothing is taken that would differ."""
+    placed = [
+        tuned(bitwright.load_demo().model_path, purpose=purpose).plan.recipe.place
+        for purpose in ("speed", "balanced", "size")
+    ]
+    assert [one.purpose for one in placed] == ["speed", "balanced", "size"]
+    assert [one.cpu for one in placed] == ["x86-vnni", "x86-vnni", None]
+
+
+def test_a_plan_that_is_float_by_its_costs_is_float(monkeypatch):
+    def leave_all(prepared, plan, samples):
+        return leave_float(prepared.model, plan, dict.fromkeys(plan.nodes, "too slow"))
+
+    monkeypatch.setattr(static, "place_by_cost", leave_all)
+    result = tuned(bitwright.load_demo().model_path, purpose="speed")
+    assert result.is_float and not result.met and result.evaluations == 0
+
+
 def test_a_model_with_more_nodes_than_are_measured_can_still_be_float(monkeypatch, tmp_path):
     """Where nothing quantized is within the drop, nothing stays quantized."""
     monkeypatch.setattr(units, "MAX_UNITS", 3)
@@ -464,7 +473,7 @@ def test_a_model_with_more_nodes_than_are_measured_can_still_be_float(monkeypatc
     assert accuracy(tmp_path / "out.onnx") == accuracy(UNEVEN)
 
 
-def test_without_time_the_best_so_far_is_the_result(tmp_path):
+def test_without_time_the_best_so_far_is_the_result(unplaced, tmp_path):
     result = tuned(purpose="speed", time=1e-3, output=tmp_path / "out.onnx", max_drop=0.0)
     assert not result.met
     assert "is used up" in result.stopped
@@ -472,13 +481,13 @@ def test_without_time_the_best_so_far_is_the_result(tmp_path):
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_without_time_nothing_else_is_begun(monkeypatch, slow):
+def test_without_time_nothing_else_is_begun(unplaced, monkeypatch, slow):
     if slow:
-        monkeypatch.setattr(job, "LatencyMeter", timed(2.0, 0.5))
+        monkeypatch.setattr(job, "time_models", timed(2.0, 0.5))
     monkeypatch.setattr(plans, "trim_ranges", lambda *_, **__: pytest.fail("there is no time"))
     monkeypatch.delattr(mixtures, "measure_errors")
     result = tuned(effort=None, purpose="speed", time=1e-3, max_drop=0.0)
-    assert result.evaluations <= 1  # none, where all is faster in float
+    assert result.evaluations <= 1  # none, where it is slower than float
     assert result.probes == ()
 
 
@@ -521,7 +530,7 @@ def test_without_labels_the_model_agrees_with_float():
     assert result.met
 
 
-def test_an_error_that_must_not_grow_is_a_metric():
+def test_an_error_that_must_not_grow_is_a_metric(unplaced):
     def wrong(outputs, sample):
         return float(outputs["logits"].argmax() != sample["label"])
 

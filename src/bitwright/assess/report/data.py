@@ -277,7 +277,7 @@ def _point(point: Mapping[str, Any], purpose: str) -> dict[str, Any]:
     measured = empty if point["measured"] is None else _drop(point["measured"])
     return {
         "cost": cost,
-        "cost_text": text if purpose == "speed" else show_bytes(round(cost)),
+        "cost_text": show_bytes(round(cost)) if purpose == "size" else text,
         "verdict": point["verdict"],
         "changed": len(point["fallen"]),
         **measured,
@@ -314,6 +314,6 @@ def _sentence(found: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
 
 def _unit(purpose: str, largest: float) -> tuple[int, str]:
     """Return the unit of the axis of costs, and how much of it is one."""
-    if purpose == "speed":
+    if purpose != "size":
         return 1, "ms"
     return next((size, name) for size, name in _SIZES if largest >= size or size == 1)

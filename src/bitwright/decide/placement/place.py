@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 import onnx_ir as ir
 
@@ -28,7 +29,7 @@ from bitwright.graph.constants import is_constant
 from bitwright.plan import QuantPlan
 from bitwright.targets.costs import CostTable, Work
 
-__all__ = ["Placed", "place"]
+__all__ = ["PartTimes", "Placed", "place", "time_parts"]
 
 MIN_GAIN = 0.1
 """A model of which integers would save less by the costs stays float: they are estimates."""
@@ -49,6 +50,21 @@ class Placed:
     """Of the plan as it was."""
     time: float = 0.0
     """Of the model as placed."""
+
+
+@dataclass(slots=True)
+class PartTimes:
+    """What parts of a model take, in microseconds, and the borders between them."""
+
+    in_float: list[float]
+    """Of each part."""
+    in_integers: list[float]
+    """Of each part; what it reads of the model's inputs is converted first."""
+    borders: dict[tuple[int, int], float] = field(default_factory=dict)
+    """Two parts -> what it takes where one is in integers and the other is not: the mean of both
+    directions."""
+    fixed: float = 0.0
+    """Of all else, which stays as it is planned."""
 
 
 def place(
@@ -81,6 +97,47 @@ def place(
     )
 
 
+def time_parts(
+    model: ir.Model, plan: QuantPlan, costs: CostTable, parts: Sequence[Collection[str]]
+) -> PartTimes | None:
+    """Return what parts of a plan take, each by the names of its nodes; None as for `place`."""
+    sites = _Sites(model, plan, costs)
+    if not sites.are_known():
+        return None
+    owner = {name: part for part, names in enumerate(parts) for name in names}
+    for node in model.graph:  # an activation is where its writer is
+        maker = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+        if sites.may_change(node) and maker is not None and maker.name in owner:
+            owner.setdefault(node.name or "", owner[maker.name])
+    found = PartTimes([0.0] * len(parts), [0.0] * len(parts), fixed=sites.always_float())
+    for price in sites.prices():
+        if not math.isinf(price.time):
+            _add_up(price, owner, found)
+    return found
+
+
+_ALWAYS = -1
+"""Instead of a part: what is on its side whatever becomes of the parts."""
+
+
+def _add_up(price: Price, owner: Mapping[str, int], found: PartTimes) -> None:
+    """Add a price to the parts that it depends on; a node of none is as it is planned."""
+    integers = {owner.get(name, _ALWAYS) for name in price.integers}
+    in_float = {owner.get(n, _ALWAYS) for n in price.floats if n in owner or n == FLOAT}
+    if _ALWAYS in integers and _ALWAYS in in_float:
+        found.fixed += price.time
+    elif _ALWAYS in integers:
+        for part in in_float:
+            found.in_float[part] += price.time
+    elif _ALWAYS in in_float:
+        found.in_integers[min(integers)] += price.time
+    else:
+        for one, other in product(integers, in_float):
+            if one != other:
+                ends = min(one, other), max(one, other)
+                found.borders[ends] = found.borders.get(ends, 0.0) + price.time / 2
+
+
 def _times(
     names: Iterable[str], prices: Sequence[Price], chosen: frozenset[str]
 ) -> Iterable[tuple[float, float]]:
@@ -110,6 +167,10 @@ class _Sites:
         self.with_forms = frozenset(node.name or "" for node in forms)
         """Float nodes between pairs that are written in integers where both pairs stay."""
         self._either = known | self.with_forms
+
+    def may_change(self, node: ir.Node) -> bool:
+        """Whether a node may run in integers as well as in float."""
+        return node.name in self._either
 
     def are_known(self) -> bool:
         """Whether it can be said what each product takes."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
+from bitwright.assess.clock import Clock
 from bitwright.assess.judge.sequential import Drop
 from bitwright.jobs.improve.front import Choice, Edge, Option, add_up, find_front, thin_front
 from bitwright.jobs.improve.journal import Journal
@@ -22,8 +23,8 @@ __all__ = [
     "APART",
     "BASE",
     "MAX_POINTS",
-    "Clock",
     "Cost",
+    "Deadline",
     "Made",
     "Mix",
     "MixCandidate",
@@ -57,6 +58,10 @@ class Mixtures(Protocol):
         """What figures of these models are kept under."""
 
     @property
+    def stays_float(self) -> bool:
+        """Whether the plan quantizes nothing."""
+
+    @property
     def is_measured(self) -> bool:
         """Whether it is known what units cost, and so which mixtures there are."""
 
@@ -69,7 +74,7 @@ class Mixtures(Protocol):
         """For each unit its states, with their cost and error."""
 
     @property
-    def edges(self) -> list[Edge]:
+    def edges(self) -> Sequence[Edge]:
         """The tensors between units."""
 
     @property
@@ -132,8 +137,9 @@ class Mix:
     @property
     def is_float(self) -> bool:
         """Whether nothing of it is quantized."""
-        units = self.mixtures.units if self.states else ()
-        return bool(units) and all(self.states.get(unit.node) == "float" for unit in units)
+        if not self.states:
+            return self.mixtures.stays_float
+        return all(self.states.get(unit.node) == "float" for unit in self.mixtures.units)
 
     @property
     def choice(self) -> Choice | None:
@@ -158,10 +164,20 @@ def front_of(mixtures: Mixtures) -> list[Mix]:
 
 
 class Cost(NamedTuple):
-    """Milliseconds or bytes of a model; of a time also where 10 to 90 % of its turns lay."""
+    """Milliseconds or bytes of a model; of a time also what it is beside float."""
 
     value: float
-    spread: tuple[float, float] | None = None
+    clock: Clock | None = None
+
+    @classmethod
+    def of_time(cls, clock: Clock) -> Cost:
+        """Return the cost of a model that was timed."""
+        return cls(clock.quantized_ms, clock)
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether the model is slower than the prepared float model."""
+        return self.clock is not None and self.clock.is_slower
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +195,7 @@ class MixCandidate:
         return self.score.passes
 
 
-class Clock:
+class Deadline:
     """The time that is left."""
 
     def __init__(self, seconds: float | None) -> None:
@@ -212,8 +228,10 @@ class MixMaker:
     """Gives what a model costs by itself."""
     min_saved: float
     """The share of the whole cost that a model must save to be worth being scored."""
-    clock: Clock
+    deadline: Deadline
     report: Callable[[str], None] = lambda line: None
+    takes_slow: bool = False
+    """Whether a model that is slower than float may be the result."""
     front: tuple[Mix, ...] = ()
     """The front that was searched last."""
     _last: tuple[str, Made] | None = None
@@ -253,7 +271,7 @@ class MixMaker:
                 lambda: self.model(mix),
                 self.limit,
                 has_other=has_other,
-                may_go_on=self.clock.has,
+                may_go_on=self.deadline.has,
             ).decided(self.limit)
         made = MixCandidate(mix, score, mix.name in self.scorer.models)
         self._candidates[mix.name] = made
@@ -274,14 +292,13 @@ class MixMaker:
     def cost(self, mix: Mix) -> Cost:
         """Return what a model costs by itself."""
         if mix.name not in self._costs:
-            key = f"cost/{self.purpose}/{mix.name}"
+            key = f"cost/{'bytes' if self.purpose == 'size' else 'time'}/{mix.name}"
             known = self.journal.get(key)
             if known is None:
                 cost = self.price(self.model(mix))
-                self.journal[key] = [cost.value, *cost.spread] if cost.spread else cost.value
+                self.journal[key] = cost.value if cost.clock is None else cost.clock.to_dict()
             else:
-                value, *spread = known if isinstance(known, list) else [known]
-                cost = Cost(value, (spread[0], spread[1]) if spread else None)
+                cost = Cost.of_time(Clock(**known)) if isinstance(known, dict) else Cost(known)
             self._priced.append(mix)
             self._costs[mix.name] = cost
         return self._costs[mix.name]
@@ -290,19 +307,25 @@ class MixMaker:
         """Return what a model costs, if it was priced."""
         return self._costs.get(mix.name)
 
+    def is_too_slow(self, mix: Mix) -> bool:
+        """Whether a model that was priced is slower than float, and may not be."""
+        cost = self.known_cost(mix)
+        return cost is not None and cost.is_slower and not self.takes_slow
+
     def is_better(self, before: MixCandidate, after: MixCandidate) -> bool:
         """Whether a model is to take the place of another: cheaper within the limit, else closer.
 
-        Times are those of the profile, which were measured together: two runs of models, one after
-        the other, differ by what else the machine does. Units of two plans were profiled apart.
+        What is slower than float is as far from it as what is beyond the limit. Times within a plan
+        are those of the cost table: two that were measured, one after the other, differ by what
+        else the machine does.
         """
         same = before.mix.mixtures is after.mix.mixtures and before.mix.mixtures.is_measured
-        return self._rank(after, profiled=same) < self._rank(before, profiled=same)
+        return self._rank(after, estimated=same) < self._rank(before, estimated=same)
 
-    def _rank(self, candidate: MixCandidate, *, profiled: bool) -> tuple[bool, float]:
-        if not candidate.passes:
+    def _rank(self, candidate: MixCandidate, *, estimated: bool) -> tuple[bool, float]:
+        if not candidate.passes or self.is_too_slow(candidate.mix):
             return True, candidate.score.drop.mean
-        choice = candidate.mix.choice if profiled and self.purpose == "speed" else None
+        choice = candidate.mix.choice if estimated and self.purpose != "size" else None
         if choice is not None:
             return False, choice.cost
         cost = self.known_cost(candidate.mix)
@@ -310,7 +333,7 @@ class MixMaker:
 
     def budget(self) -> str | None:
         """Return why no further model can be scored; None: there is time."""
-        return None if self.clock.has(self.scorer.first_look_seconds) else self.clock.stopped
+        return None if self.deadline.has(self.scorer.first_look_seconds) else self.deadline.stopped
 
     def shown(self) -> list[Mix]:
         """Return the models to tell of: all that were scored, and of the last plan other points.

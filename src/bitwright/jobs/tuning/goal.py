@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 from bitwright.errors import ArgumentError, RecipeError, did_you_mean
+from bitwright.recipe import Purpose
 from bitwright.support.wording import read_bytes
 
-__all__ = ["Goal", "Purpose", "check_word", "read_drop", "read_time"]
-
-Purpose = Literal["speed", "size"]
+__all__ = ["Goal", "check_word", "read_drop", "read_time"]
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
@@ -48,7 +47,7 @@ class Goal:
         drop, is_share = read_drop(max_drop)
         if max_size is not None and purpose != "size":
             raise ArgumentError('max_size is a number of bytes: tune for size (purpose="size").')
-        if keep_quantized and purpose != "speed":
+        if keep_quantized and purpose == "size":
             raise ArgumentError(
                 "keep_quantized is about speed: for size, what is quantized is smaller."
             )
@@ -61,6 +60,11 @@ class Goal:
             keep_quantized=keep_quantized,
             seconds=read_time(time),
         )
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether time is to be saved, and not bytes."""
+        return self.purpose != "size"
 
     def limit(self, float_score: float) -> float:
         """Return how far the metric may fall, in its own units."""

@@ -8,17 +8,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import onnx_ir as ir
+
 from bitwright import graph
 from bitwright._version import TOOL
+from bitwright.assess.clock import Clock, middle_sized, read_clock, time_models
 from bitwright.assess.judge.sequential import Drop
+from bitwright.assess.verdict import stays_float
 from bitwright.errors import DataError
 from bitwright.jobs.improve.front import Choice
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.loop import Trail, improve
 from bitwright.jobs.improve.metrics import Metric
 from bitwright.jobs.improve.mixtures import (
-    Clock,
     Cost,
+    Deadline,
     Made,
     Mix,
     MixCandidate,
@@ -28,14 +32,15 @@ from bitwright.jobs.improve.mixtures import (
 )
 from bitwright.jobs.improve.scorer import Runnable, Scorer
 from bitwright.jobs.opening import input_specs
-from bitwright.jobs.tuning.goal import Purpose
-from bitwright.jobs.tuning.latency import LatencyMeter, ModelTimes, middle_sized
+from bitwright.jobs.placing import can_be_placed, with_purpose
+from bitwright.jobs.timing import yardstick_of
 from bitwright.jobs.tuning.plans import Plans
 from bitwright.jobs.tuning.purposes import PurposeProposals, planned_evaluations
 from bitwright.jobs.tuning.request import TuneRequest, TuneSamples, check_request
 from bitwright.jobs.tuning.result import FallenUnit, FrontPoint, Probe, TuneResult
 from bitwright.plan import QuantPlan
 from bitwright.support.wording import show_bytes
+from bitwright.targets.host import detect_cpu_class
 from bitwright.verification.runtime import note_rounded
 
 __all__ = ["TuneRequest", "front_points", "tune_model"]
@@ -43,17 +48,19 @@ __all__ = ["TuneRequest", "front_points", "tune_model"]
 BEST_MODEL, BEST_PLAN = "best.onnx", "best-plan.json"
 BEST, NOTED = "best", "noted"
 """Under which the journal has the names of the model on disk, and of that whose plan has notes."""
-METER_SAMPLES = 8
+TIMED_SAMPLES = 8
 """Number of samples searched for the median-sized one; models are timed on it."""
-MIN_SAVED: dict[Purpose, float] = {"speed": 0.05, "size": 0.02}
+MIN_TIME_SAVED, MIN_BYTES_SAVED = 0.05, 0.02
 """The share of the whole cost that a model must save to be worth being scored: sizes are exact,
-and what a mix of units will take is known to some percent."""
+and what a mix of units will take is an estimate."""
+_FLOAT_TIME = "time of float"
+"""Under which the journal has the milliseconds of the prepared float model."""
 
 
 def tune_model(request: TuneRequest) -> TuneResult:
     """Look for the cheapest model whose metric falls no further than allowed."""
     check_request(request)
-    clock = Clock(request.goal.seconds)
+    deadline = Deadline(request.goal.seconds)
     given = graph.load_model(request.source)
     graph.normalize(given, keep_defaults=request.recipe.keep_defaults)
     samples = TuneSamples(request, input_specs(given))
@@ -65,7 +72,16 @@ def tune_model(request: TuneRequest) -> TuneResult:
         )
     fingerprint = "" if request.work is None else graph.fingerprint(given, weights=True)
     with Journal(request.work, _identity(request, fingerprint, metric, samples)) as journal:
-        return _Job(request, clock, samples, metric, journal).run()
+        return _Job(_placed(request), deadline, samples, metric, journal).run()
+
+
+def _placed(request: TuneRequest) -> TuneRequest:
+    """Return the request with its purpose in the recipe, by which plans leave nodes float."""
+    recipe, goal = request.recipe, request.goal
+    if goal.keep_quantized or not can_be_placed(recipe):
+        return request
+    cpu = (recipe.place.cpu or detect_cpu_class()) if goal.is_timed else None
+    return replace(request, recipe=with_purpose(recipe, goal.purpose, cpu))
 
 
 def _identity(
@@ -89,18 +105,17 @@ class _Job:
     def __init__(
         self,
         request: TuneRequest,
-        clock: Clock,
+        deadline: Deadline,
         samples: TuneSamples,
         metric: Metric,
         journal: Journal,
     ) -> None:
-        self._request, self._clock = request, clock
+        self._request, self._deadline = request, deadline
         self._samples, self._metric, self._journal = samples, metric, journal
         self._written: str | None = None
         self._probes: list[Probe] = []
         self._plans = Plans(request, samples, journal)
         self._scorer = self._score_on(samples.parts.evaluation, "eval")
-        self._times = ModelTimes(journal, self._open_meter)
 
     def run(self) -> TuneResult:
         """Search, and measure the result on samples that the search has not seen."""
@@ -120,15 +135,15 @@ class _Job:
             goal.limit(score),
             goal.purpose,
             self._price,
-            MIN_SAVED[goal.purpose],
-            self._clock,
+            MIN_TIME_SAVED if goal.is_timed else MIN_BYTES_SAVED,
+            self._deadline,
             request.report,
+            takes_slow=goal.keep_quantized,
         )
         purpose = PurposeProposals(
             self._maker,
             self._plans,
             goal,
-            self._times.of_float,
             self._probe,
             self._journal.get(BEST) or "",
         )
@@ -159,11 +174,30 @@ class _Job:
         )
 
     def _price(self, made: Made) -> Cost:
-        """Return what a model costs by itself, with the spread of a time."""
-        if self._request.goal.purpose == "size":
+        """Return what a model costs by itself, a time beside that of float."""
+        if not self._request.goal.is_timed:
             return Cost(float(graph.written_size(made.model)))
-        least, low, high = self._times.of(made.model)
-        return Cost(least, (low, high))
+        if stays_float(made.plan):  # it is the float model
+            seconds = self._float_cost() / 1000
+            return Cost.of_time(read_clock([(seconds, seconds)], apart=0.0))
+        clock = self._time(made.model)
+        # The float model has one time for all models, which are told by what they are beside it.
+        found = self._journal.get(_FLOAT_TIME)
+        if found is None:
+            found = self._journal[_FLOAT_TIME] = clock.float_ms
+        return Cost.of_time(replace(clock, float_ms=found, quantized_ms=clock.ratio * found))
+
+    def _time(self, model: ir.Model | None) -> Clock:
+        """Time a model in turns with the prepared float model, or that with itself."""
+        count = min(len(self._scorer), TIMED_SAMPLES)
+        sample = middle_sized([self._scorer.samples.feeds(index) for index in range(count)])
+        yardstick = yardstick_of(self._plans.prepared)
+        models = [yardstick, yardstick if model is None else model]
+        found = time_models(
+            models, [sample, sample], providers=self._request.providers, however_long=True
+        )
+        assert found is not None  # however long it takes
+        return found[0]
 
     def _probe(self, mixtures: Mixtures) -> None:
         """Score weights alone and activations alone: what cannot be met is told early.
@@ -172,7 +206,7 @@ class _Job:
         """
         limit = self._maker.limit
         for name, open_probe in mixtures.probes().items():
-            if not self._clock.has(self._scorer.sample_seconds * len(self._scorer) / 4):
+            if not self._deadline.has(self._scorer.sample_seconds * len(self._scorer) / 4):
                 return
             full_name = f"{mixtures.name}-{name}"
             drop = self._scorer.score(full_name, open_probe, limit, first_look=True).drop
@@ -231,11 +265,12 @@ class _Job:
         made = self._reopen(best.mix) or maker.model(best.mix)
         self._keep_best(best.mix, made)
         made = self._with_notes(best.mix, made)
-        is_float = not any(node.quantized for node in made.plan.nodes.values())
+        is_float = stays_float(made.plan)
         final = self._final(best.mix, made, is_float=is_float)
         notes = tuple(self._notes(best, final, is_float=is_float))
-        unmet = self._contradicts(final) or is_float or self._is_too_large(best)
-        points = front_points(maker)
+        too_dear = self._is_too_large(best) or maker.is_too_slow(best.mix)
+        unmet = self._contradicts(final) or is_float or too_dear
+        points = front_points(maker, self._float_cost())
         chosen = next(n for n, (mix, _) in enumerate(points) if mix.name == best.mix.name)
         last = trail.last.mix.mixtures
         return TuneResult(
@@ -247,7 +282,6 @@ class _Job:
             purpose=goal.purpose,
             float_score=self._metric.sign * self._scorer.float_score()[0],
             float_cost=self._float_cost(),
-            float_spread=self._times.of_float()[1:] if goal.purpose == "speed" else None,
             points=tuple(point for _, point in points),
             chosen=chosen,
             final=final,
@@ -255,8 +289,8 @@ class _Job:
             loss_units=last.shares if last.is_measured else (),
             evaluations=len(self._scorer.models),
             planned_evaluations=planned,
-            seconds=self._clock.elapsed,
-            stopped=self._clock.stopped,
+            seconds=self._deadline.elapsed,
+            stopped=self._deadline.stopped,
             notes=notes,
             model=made.model,
             plan=made.plan,
@@ -301,9 +335,11 @@ class _Job:
                 f"whether the drop is within {limit:.3g} cannot be told for sure with "
                 f"{drop.samples} samples: its mean decided{needed}"
             )
-        if not is_float and self._maker.cost(best.mix).value >= self._float_cost():
-            what = "fast" if goal.purpose == "speed" else "small"
-            yield f"the float model is as {what}: quantizing it saves nothing here"
+        cost = self._maker.cost(best.mix)
+        if not is_float and cost.clock is not None and not cost.clock.is_faster:
+            yield f"the model is {cost.clock.in_words()}: quantizing it saves no time here"
+        elif not is_float and cost.clock is None and cost.value >= self._float_cost():
+            yield "the float model is as small: quantizing it saves nothing here"
 
     def _final(self, mix: Mix, made: Made, *, is_float: bool) -> Drop | None:
         """Measure the best model on samples that the search has not seen, and only it.
@@ -317,16 +353,13 @@ class _Job:
             return scorer.score_of_float().drop
         return scorer.score(mix.name, lambda: made, self._maker.limit, in_order=True).drop
 
-    def _open_meter(self) -> LatencyMeter:
-        count = min(len(self._scorer), METER_SAMPLES)
-        sample = middle_sized([self._scorer.samples.feeds(index) for index in range(count)])
-        return LatencyMeter(self._plans.prepared.reference, sample, self._request.providers)
-
     def _float_cost(self) -> float:
         """Return what the float model costs, measured as the others are."""
-        if self._request.goal.purpose == "size":
+        if not self._request.goal.is_timed:
             return float(self._plans.prepared.float_size)
-        return self._times.of_float().least
+        if self._journal.get(_FLOAT_TIME) is None:
+            self._journal[_FLOAT_TIME] = self._time(None).float_ms
+        return float(self._journal.get(_FLOAT_TIME))
 
     def _command(self) -> str:
         """Return the command that makes the same model again."""
@@ -340,25 +373,28 @@ class _Job:
 # The points of a search: what each model costs, loses and changes ---------------------------------
 
 
-def front_points(maker: MixMaker) -> list[tuple[Mix, FrontPoint]]:
+def front_points(maker: MixMaker, float_cost: float) -> list[tuple[Mix, FrontPoint]]:
     """Return all points whose cost is known, the cheapest first, the best among them."""
-    points = [(mix, _point(maker, mix)) for mix in maker.shown()]
+    points = [(mix, _point(maker, mix, float_cost)) for mix in maker.shown()]
     return sorted(points, key=lambda pair: pair[1].known_cost)
 
 
-def _point(maker: MixMaker, mix: Mix) -> FrontPoint:
+def _point(maker: MixMaker, mix: Mix, float_cost: float) -> FrontPoint:
     choice, cost, found = mix.choice, maker.known_cost(mix), maker.found(mix)
     if choice is None:
         predicted = 0.0 if cost is None else cost.value
     else:
         predicted = choice.cost + mix.mixtures.fixed
+        if maker.purpose != "size":  # as many times as float as the cost table has it
+            in_float = Mix.in_float(mix.mixtures).add_up().cost + mix.mixtures.fixed
+            predicted *= float_cost / in_float
     return FrontPoint(
         cost=predicted,
         # Where no unit has an error, none was measured.
         error=None if choice is None or not mix.mixtures.shares else choice.error,
         fallen=() if choice is None else _fallen(mix.mixtures, choice),
         measured_cost=None if cost is None else cost.value,
-        cost_spread=None if cost is None else cost.spread,
+        clock=None if cost is None else cost.clock,
         measured=None if found is None else found.score.drop,
         verdict=None if found is None else found.score.verdict,
         refined=mix.refined,

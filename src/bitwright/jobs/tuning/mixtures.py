@@ -10,6 +10,8 @@ from typing import TypeVar
 import msgspec
 import onnx_ir as ir
 
+from bitwright.assess.clock import middle_sized
+from bitwright.assess.verdict import stays_float
 from bitwright.data import Sample
 from bitwright.errors import RecipeError
 from bitwright.graph import clone_model
@@ -23,9 +25,7 @@ from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, open_quantized
 from bitwright.jobs.qat import open_for_changed
 from bitwright.jobs.sensitivity import NodeVariants
-from bitwright.jobs.tuning.costs import UnitCosts, measure_bytes, measure_times
-from bitwright.jobs.tuning.goal import Purpose
-from bitwright.jobs.tuning.latency import middle_sized
+from bitwright.jobs.tuning.costs import UnitCosts, estimate_times, measure_bytes
 from bitwright.jobs.tuning.request import TuneRequest
 from bitwright.jobs.tuning.units import (
     UnitErrors,
@@ -37,11 +37,9 @@ from bitwright.plan import QuantPlan
 
 __all__ = ["StaticMixtures", "keep_figures"]
 
-STATES: dict[Purpose, tuple[str, ...]] = {
-    # ONNX Runtime computes what has 16-bit activations or 4-bit weights in float: no gain there.
-    "speed": ("int8", "float"),
-    "size": ("w4", "int8", "a16", "float"),
-}
+SIZE_STATES: tuple[str, ...] = ("w4", "int8", "a16", "float")
+TIME_STATES: tuple[str, ...] = ("int8", "float")
+"""ONNX Runtime computes what has 16-bit activations or 4-bit weights in float: no gain there."""
 _INTEGERS = "integers"
 CHANGE_COST = 1e-4
 """The share of the whole cost that a change is taken to cost: for nothing, none is made."""
@@ -91,11 +89,15 @@ class StaticMixtures:
         )
 
     @property
+    def stays_float(self) -> bool:
+        """Whether the plan quantizes nothing."""
+        return stays_float(self.plan)
+
+    @property
     def _states(self) -> tuple[str, ...]:
-        states = STATES[self.request.goal.purpose]
-        if not self.plan.recipe.output_format.pairs:  # integer operators have one form only
-            return tuple(state for state in states if state in ("int8", "float"))
-        return states
+        # Integer operators have one form only.
+        one_form = not self.plan.recipe.output_format.pairs
+        return TIME_STATES if one_form or self.request.goal.is_timed else SIZE_STATES
 
     @property
     def errors(self) -> UnitErrors:
@@ -128,27 +130,15 @@ class StaticMixtures:
         if self.before is not None and self.before.units == self.units:
             return self.before._costs
 
-        purpose = self.request.goal.purpose
-
-        def measure() -> UnitCosts:
-            model = self.make({}).model
-            if purpose == "size":
-                return measure_bytes(self.prepared, self.plan, model, self.units)
-            self.request.report("profiling the float and the quantized model")
-            return measure_times(self._variants, self.units, middle_sized(self.samples()))
-
-        return keep_figures(self.journal, f"costs/{self.name}/{purpose}", UnitCosts, measure)
+        if self.request.goal.is_timed:
+            sample = middle_sized(self.samples())
+            return estimate_times(self.prepared, self.plan, self.units, [sample])
+        return measure_bytes(self.prepared, self.plan, self.make({}).model, self.units)
 
     @property
     def units(self) -> Sequence[Unit]:
         """The units that have states."""
         return self._without_errors.units
-
-    @property
-    def gaining(self) -> list[Unit]:
-        """The units that cost less as planned than in float."""
-        costs = self._costs.costs
-        return [unit for unit in self.units if costs["int8"][unit.node] < costs["float"][unit.node]]
 
     @property
     def is_measured(self) -> bool:
@@ -188,11 +178,9 @@ class StaticMixtures:
         return self._costs.fixed + sum(self._costs.costs["int8"].values())
 
     @property
-    def edges(self) -> list[Edge]:
+    def edges(self) -> Sequence[Edge]:
         """The tensors between units."""
-        start, rate = self._costs.conversion_start, self._costs.conversion
-        edges = self.errors.edges if rate else ()
-        return [Edge(maker, reader, start + rate * elements) for maker, reader, elements in edges]
+        return self._costs.edges
 
     @property
     def fixed(self) -> float:

@@ -53,7 +53,7 @@ class Plans:
             return ("low",)
         if given is not None:
             return (given,)
-        if self._request.goal.purpose == "speed":
+        if self._request.goal.is_timed:
             return ("low", TRIMMED, "medium")
         # Of a model for size, units go below 8 bits: that takes the best plan in any case.
         return ("standard", "medium")
@@ -78,6 +78,7 @@ class Plans:
     def _static(
         self, name: str, plan: QuantPlan, before: StaticMixtures | None = None
     ) -> StaticMixtures:
+        name = self._with_purpose(name)
         return StaticMixtures(
             self._open_for, plan, name, self._journal, lambda: self._choosing, self._request, before
         )
@@ -97,7 +98,7 @@ class Plans:
 
     def _other_plans(self) -> list[QuantPlan]:
         """Return the plans with other range methods than the first plan."""
-        known: list[str] | None = self._journal.get(RANGES)
+        known: list[str] | None = self._journal.get(self._with_purpose(RANGES))
         if known is not None:
             return [QuantPlan.load(path) for path in map(self._plan_path, known) if path]
         if self._plans_left is None:  # the first one was there, from an earlier run
@@ -107,11 +108,16 @@ class Plans:
         for plan in plans:
             if (path := self._plan_path(_name_of(plan))) is not None:
                 plan.save(path)
-        self._journal[RANGES] = [_name_of(plan) for plan in plans]
+        self._journal[self._with_purpose(RANGES)] = [_name_of(plan) for plan in plans]
         return plans
 
     def _plan_path(self, name: str) -> Path | None:
-        return self._journal.path(f"plan-{name}.json")
+        return self._journal.path(f"plan-{self._with_purpose(name)}.json")
+
+    def _with_purpose(self, name: str) -> str:
+        """Return what the plan of this purpose is kept under: others have other nodes in float."""
+        purpose = self._request.recipe.place.purpose
+        return name if purpose == "size" else f"{name}-{purpose}"
 
     def _plan(self, stage: Stage, before: Mixtures | None) -> QuantPlan:
         """Return the plan that all models of a stage are made from."""
@@ -133,7 +139,6 @@ class Plans:
                 before.plan,
                 before.errors,
                 self._choosing,
-                among=before.gaining,
                 report=request.report,
             )
         calibration = self._samples.calibration()

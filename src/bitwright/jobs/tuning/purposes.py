@@ -11,7 +11,7 @@ from bitwright.jobs.improve.loop import Attempt, Propose, Trail
 from bitwright.jobs.improve.mixtures import (
     BASE,
     MAX_POINTS,
-    Clock,
+    Deadline,
     Mix,
     MixCandidate,
     MixMaker,
@@ -20,15 +20,12 @@ from bitwright.jobs.improve.mixtures import (
 from bitwright.jobs.improve.proposals.mixtures import (
     STEPS_BACK,
     Attempts,
-    fastest_units,
     least_failed,
     least_loss,
     saving_kept,
     search_front,
 )
 from bitwright.jobs.tuning.goal import Goal
-from bitwright.jobs.tuning.latency import Timing
-from bitwright.jobs.tuning.mixtures import StaticMixtures
 from bitwright.jobs.tuning.plans import RANGES, TRIMMED, Plans, decide_the_same
 
 __all__ = ["PurposeProposals", "planned_evaluations", "searches_at_most"]
@@ -50,8 +47,6 @@ class PurposeProposals:
     maker: MixMaker
     plans: Plans
     goal: Goal
-    float_time: Callable[[], Timing]
-    """Gives the milliseconds of the float model."""
     probe: Callable[[Mixtures], None]
     """Scores weights alone and activations alone."""
     chosen_before: str = ""
@@ -64,65 +59,65 @@ class PurposeProposals:
         return (self.find_cheapest if self.goal.max_size is None else self.find_least_loss,)
 
     @property
-    def _clock(self) -> Clock:
-        return self.maker.clock
+    def _deadline(self) -> Deadline:
+        return self.maker.deadline
 
     # The cheapest within the limit --------------------------------------------------------------
 
     def find_cheapest(self, trail: Trail[MixCandidate]) -> Attempts:
-        """Try plans as they are, then mixtures of those of more effort, until one saves enough."""
+        """Try plans as they are, then mixtures of those of more effort, until one saves enough.
+
+        What is slower than float is no result: then it is float.
+        """
         self._trail = trail
-        first, *others = self.plans.stages
-        mixtures, ends = yield from self._plans_as_they_are(self.plans.mixtures(first, None))
-        if ends or not self._clock.has(0):
-            return self._trail
+        first = self.plans.mixtures(self.plans.stages[0], None)
+        if self._is_too_slow(first):
+            return (yield Attempt(Mix.in_float(first)))
+        yield from self._search(first)
+        best = self._trail.best
+        if best is not None and best.passes and self.maker.is_too_slow(best.mix):
+            self._trail = yield Attempt(Mix.in_float(best.mix.mixtures))
+        return self._trail
+
+    def _search(self, first: Mixtures) -> _Trying[None]:
+        """Try a plan, the same with other ranges, their mixtures, and those of more effort."""
+        others = self.plans.stages[1:]
+        mixtures, ends = yield from self._plans_as_they_are(first)
+        if ends or not self._deadline.has(0):
+            return
         if not self._passes(mixtures):
             self.probe(mixtures)
         # Before units fall back to float, their ranges are looked at.
         searched = self._passes(mixtures) or TRIMMED not in others
         if searched and (yield from self._mixtures_of(mixtures)):
-            return self._trail
+            return
         for stage in others:
-            if not self._clock.has(0):
+            if not self._deadline.has(0):
                 break
             before, mixtures = mixtures, self.plans.mixtures(stage, mixtures)
+            if mixtures.stays_float:
+                break
             if decide_the_same(mixtures, before):
                 mixtures = before
                 if searched:
                     break
-            elif (yield from self._plan_as_it_is(mixtures)) or not self._clock.has(0):
+            elif (yield from self._plan_as_it_is(mixtures)) or not self._deadline.has(0):
                 break
             searched = True
             if (yield from self._mixtures_of(mixtures)):
                 break
-        return self._trail
 
     def _plans_as_they_are(self, mixtures: Mixtures) -> _Trying[tuple[Mixtures, bool]]:
-        """Try what needs no errors of units; return the last plan, and if it ends here.
-
-        That is a plan as it is, and with its units as they are fastest.
-        """
-        low = self.plans.stages[0] == "low"
-        slow = self._is_slower_than_float(mixtures)
-        if slow:
-            ends = yield from self._fastest_units(mixtures)
-        else:
-            ends = yield from self._plan_as_it_is(mixtures)
-            if ends:
-                yield from self._plan_as_before(mixtures)
-        if ends or not self._clock.has(0) or self._passes(mixtures) or not low:
+        """Try a plan, and the same with other ranges; return the last, and if it ends here."""
+        ends = yield from self._plan_as_it_is(mixtures)
+        if ends:
+            yield from self._plan_as_before(mixtures)
+        known = ends or not self._deadline.has(0) or self._passes(mixtures)
+        if known or TRIMMED not in self.plans.stages:
             return mixtures, ends
-        if TRIMMED in self.plans.stages:
-            first, mixtures = mixtures, self._with_better_ranges(mixtures)
-            if slow and mixtures is first:
-                return mixtures, False
-        if (yield from self._fastest_units(mixtures)):
-            return mixtures, True
-        # With more units quantized it will hardly lose less, unless its first samples say so.
-        best, as_it_is = self._trail.best, Mix(mixtures)
-        if best is None or self.maker.first_drop(as_it_is).mean > best.score.drop.mean:
-            return mixtures, False
-        return mixtures, (yield from self._plan_as_it_is(mixtures))
+        better = self._with_better_ranges(mixtures)
+        ends = better is not mixtures and (yield from self._plan_as_it_is(better))
+        return better, ends
 
     def _try(self, mix: Mix) -> _Trying[MixCandidate]:
         self._trail = yield Attempt(mix)
@@ -130,7 +125,7 @@ class PurposeProposals:
 
     def _plan_as_it_is(self, mixtures: Mixtures) -> _Trying[bool]:
         """Try a plan as it is; whether it is in the limit, and nothing cheaper to be looked for."""
-        if self._trail.best is not None and self._is_slower_than_float(mixtures):
+        if self._trail.best is not None and self._is_too_slow(mixtures):
             return False
         found = yield from self._try(Mix(mixtures))
         return found.passes and self._pays(mixtures)
@@ -163,7 +158,7 @@ class PurposeProposals:
         found = [mixtures, *(one for one in others if not decide_the_same(one, mixtures))]
         best, least = mixtures, math.inf
         for one in found if len(found) > 1 else ():
-            if not self._clock.has(self.maker.scorer.first_look_seconds):
+            if not self._deadline.has(self.maker.scorer.first_look_seconds):
                 break
             drop = self.maker.first_drop(Mix(one))
             self.maker.report(f"{one.name}: drop {drop.describe()}")
@@ -176,21 +171,14 @@ class PurposeProposals:
     def _mixtures_of(self, mixtures: Mixtures) -> _Trying[bool]:
         """Search the mixtures of a plan; return whether more effort is not worth it."""
         passes = self._passes(mixtures)
-        if not (passes and self.goal.purpose == "speed"):
+        if not (passes and self.goal.is_timed):
             mixtures.measure_errors()
         self._trail = yield from search_front(self.maker, mixtures, self._trail)
         # More effort is for what this plan must give up: where that is next to nothing, or where
         # next to nothing can be kept of it, it would only take longer.
         keeps = passes or saving_kept(mixtures, self._trail.best) >= MIN_KEPT
         hopeless = least_failed(mixtures, self._trail) < MIN_FAILED_ERROR
-        return keeps or hopeless or not self._clock.has(0)
-
-    def _fastest_units(self, mixtures: Mixtures) -> _Trying[bool]:
-        """Try the model with all units as they are fastest; whether it is within the limit."""
-        if not isinstance(mixtures, StaticMixtures) or self.goal.purpose != "speed":
-            return False
-        self._trail = yield from fastest_units(self.maker, mixtures, self._is_fast_enough)
-        return self._trail.last.passes
+        return keeps or hopeless or not self._deadline.has(0)
 
     # The least loss in a size -------------------------------------------------------------------
 
@@ -205,7 +193,7 @@ class PurposeProposals:
                 break
             mixtures.measure_errors()
             self._trail = yield from least_loss(self.maker, mixtures, most)
-            if self._trail.last.passes or not self._clock.has(0):
+            if self._trail.last.passes or not self._deadline.has(0):
                 break
             if before is None:
                 self.probe(mixtures)
@@ -219,31 +207,19 @@ class PurposeProposals:
         found = self.maker.found(Mix(mixtures))
         return found is not None and found.passes
 
-    def _is_slower_than_float(self, mixtures: Mixtures) -> bool:
+    def _is_too_slow(self, mixtures: Mixtures) -> bool:
         """Whether the plan as it is gains no speed: then what it loses need not be known."""
-        static = isinstance(mixtures, StaticMixtures)
-        if self.goal.purpose != "speed" or self.goal.keep_quantized or not static:
+        if not self.goal.is_timed or self.goal.keep_quantized:
             return False
         self.maker.cost(Mix(mixtures))
-        return not self._pays(mixtures)
-
-    def _is_fast_enough(self, mix: Mix) -> bool:
-        """Whether a model is not clearly slower than float: than nine in ten runs of it."""
-        cost = self.maker.known_cost(mix)
-        if self.goal.keep_quantized or cost is None:
-            return True
-        return cost.value <= self.float_time().high
+        return mixtures.stays_float or self.maker.is_too_slow(Mix(mixtures))
 
     def _pays(self, mixtures: Mixtures) -> bool:
         """Whether a plan that is within the limit needs no search for anything cheaper.
 
-        That is for speed, unless it is slower than float: then some of its units should be float,
-        if they may be.
+        That is for speed: its units are where they are fastest.
         """
-        cost = self.maker.known_cost(Mix(mixtures))
-        if self.goal.purpose != "speed" or cost is None:
-            return False
-        return self.goal.keep_quantized or cost.value < self.float_time().least
+        return self.goal.is_timed and not self.maker.is_too_slow(Mix(mixtures))
 
 
 def planned_evaluations(plans: Plans, goal: Goal) -> int:
@@ -252,10 +228,9 @@ def planned_evaluations(plans: Plans, goal: Goal) -> int:
     if goal.max_size is not None:
         return len(stages) + 2 + 1  # one of each plan, two probes, and the end
     if TRIMMED not in stages:
-        fastest = stages[0] == "low" and goal.purpose == "speed"
-        return searches_at_most(len(stages), tried=fastest)
-    # The first plan, two other range methods, the better of them, and its cheapest mixture.
-    return searches_at_most(len(stages) - 1, tried=5)
+        return searches_at_most(len(stages))
+    # The first plan, two other range methods, and the better of them.
+    return searches_at_most(len(stages) - 1, tried=4)
 
 
 def searches_at_most(searched: int, tried: int = 0, points: int = MAX_POINTS) -> int:

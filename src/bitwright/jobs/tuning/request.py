@@ -65,14 +65,14 @@ def check_request(request: TuneRequest) -> None:
             "tuning feeds models as they are given, and rewrite.channels_last changes their "
             "inputs; leave it out, and apply the plan that was found with it."
         )
-    if recipe.mode == "weight-only" and request.goal.purpose == "speed":
+    if recipe.mode == "weight-only" and request.goal.is_timed:
         raise RecipeError(
             f"recipe {recipe.name!r} stores weights in blocks, and a token takes as long as "
             "reading them: tune it for size."
         )
     if request.effort is not None:
         check_effort(request.effort, recipe, request.calibration)
-    if request.target not in (None, "cpu") and request.goal.purpose == "speed":
+    if request.target not in (None, "cpu") and request.goal.is_timed:
         raise TargetError(
             f"speed is measured with ONNX Runtime on this machine, which says nothing of "
             f"{request.target}; tune for size, or for the target cpu."

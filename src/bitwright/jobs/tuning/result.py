@@ -10,10 +10,11 @@ from typing import Any, Literal
 import onnx_ir as ir
 
 from bitwright import graph
+from bitwright.assess.clock import Clock
 from bitwright.assess.judge import Interval
 from bitwright.assess.judge.sequential import Drop, Verdict
-from bitwright.jobs.tuning.goal import Purpose
 from bitwright.plan import QuantPlan
+from bitwright.recipe import Purpose
 from bitwright.support.arguments import check_arguments
 from bitwright.support.showing import html_tables
 from bitwright.support.wording import counted, show_bytes, show_milliseconds
@@ -46,22 +47,27 @@ class FrontPoint:
     """
 
     cost: float
-    """Milliseconds or bytes, as the profile and the sizes of weights predict."""
+    """Milliseconds or bytes, as the costs of the CPU and the sizes of weights predict."""
     error: float | None
     """Noise over signal of the outputs, as the errors of the units predict; None: those were not
     measured, as the plan met the goal as it is."""
     fallen: tuple[FallenUnit, ...] = ()
     """What is not in its cheapest state."""
     measured_cost: float | None = None
-    """Milliseconds (the least of all turns) or bytes of the model itself; None: it was not made."""
-    cost_spread: tuple[float, float] | None = None
-    """Between which milliseconds 10 to 90 % of the turns lay; None: bytes, or it was not made."""
+    """Milliseconds or bytes of the model itself; None: it was not made."""
+    clock: Clock | None = None
+    """Its time beside the prepared float model's; None: cost is in bytes, or it was not made."""
     measured: Drop | None = None
     """How far the metric fell on samples of the search; None: it was not evaluated."""
     verdict: Verdict | None = None
     """Whether it is within the allowed drop."""
     refined: bool = False
     """Whether it is a step back from a point of the front."""
+
+    @property
+    def cost_spread(self) -> tuple[float, float] | None:
+        """The interval of its milliseconds; None: cost is in bytes, or it was not made."""
+        return None if self.clock is None else self.clock.interval_ms
 
     @property
     def known_cost(self) -> float:
@@ -75,6 +81,7 @@ class FrontPoint:
             "error": self.error,
             "measured_cost": self.measured_cost,
             "cost_spread": None if self.cost_spread is None else list(self.cost_spread),
+            "clock": None if self.clock is None else self.clock.to_dict(),
             "measured": None if self.measured is None else self.measured.to_dict(),
             "verdict": self.verdict,
             "refined": self.refined,
@@ -121,12 +128,11 @@ class TuneResult:
     max_size: int | None = None
     """How many bytes the model may have; None: as few as the drop allows, or time is saved."""
     purpose: Purpose
-    """What cost is: milliseconds for "speed", bytes for "size"."""
+    """What cost is: milliseconds for "speed" and "balanced", bytes for "size"."""
     float_score: float
     """The metric of float, on as many samples of the search as any model was evaluated on."""
     float_cost: float
-    float_spread: tuple[float, float] | None = None
-    """Between which milliseconds 10 to 90 % of its turns lay; None: cost is in bytes."""
+    """Milliseconds of the prepared float model, or bytes of the float model's file."""
     points: tuple[FrontPoint, ...]
     """The front, the cheapest first, with the steps back from it that were tried."""
     chosen: int
@@ -178,17 +184,18 @@ class TuneResult:
         graph.save_model(self.model, path, external_data=external_data)
         self.path = Path(path)
 
-    def show_cost(self, point: FrontPoint | None = None) -> str:
-        """Return in words what a point costs, or without one the float model.
-
-        A time has what lies between 10 and 90 % of its turns beside it, or is said to be predicted.
-        """
-        cost, spread = self.float_cost, self.float_spread
-        if point is not None:
-            cost, spread = point.known_cost, point.cost_spread
+    def show_cost(self, point: FrontPoint) -> str:
+        """Return in words what a point costs; a time has its interval, or is called predicted."""
         if self.purpose == "size":
-            return show_bytes(round(cost))
-        return show_milliseconds(cost, spread)
+            return show_bytes(round(point.known_cost))
+        return show_milliseconds(point.known_cost, point.cost_spread)
+
+    def show_saving(self) -> tuple[str, str]:
+        """Return what is saved, and in words how much of it the model takes beside float."""
+        now, clock = self.point.known_cost, self.point.clock
+        if clock is None:
+            return "Size", f"{show_bytes(round(self.float_cost))} -> {show_bytes(round(now))}"
+        return "Time", f"{clock.describe()}: {clock.float_ms:.3g} -> {now:.3g} ms"
 
     def summary(self) -> str:
         """Return what was found, in a few lines."""
@@ -202,7 +209,7 @@ class TuneResult:
             f"{'not measured' if self.final is None else self.final.describe()}",
             f"Drop on samples of the search: "
             f"{'not measured' if point.measured is None else point.measured.describe()}",
-            f"Cost: {self.show_cost()} in float, {self.show_cost(point)} now",
+            ": ".join(self.show_saving()),
         ]
         lines += [f"{u.node} ({u.op}) is {u.state}: {u.reason}" for u in point.fallen]
         for probe in self.probes:
@@ -231,7 +238,6 @@ class TuneResult:
             "purpose": self.purpose,
             "float_score": self.float_score,
             "float_cost": self.float_cost,
-            "float_spread": None if self.float_spread is None else list(self.float_spread),
             "chosen": self.chosen,
             "points": [point.to_dict() for point in self.points],
             "final": None if self.final is None else self.final.to_dict(),

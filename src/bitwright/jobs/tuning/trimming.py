@@ -48,18 +48,12 @@ def trim_ranges(
     errors: UnitErrors,
     samples: Sequence[Sample],
     *,
-    among: Sequence[Unit] | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> QuantPlan:
-    """Return the plan with smaller ranges where the outputs are closer to float for it.
-
-    `among` are the units that are to stay quantized; None: all of them.
-    """
+    """Return the plan with smaller ranges where the outputs are closer to float for it."""
     recipe = plan.recipe
     if recipe.scales != "float" or recipe.ranges.symmetric:
         return plan  # both ends are one
-    if among is not None:
-        errors = errors.of(among)
     worst = {name for name, share in errors.shares(MAX_UNITS) if share >= MIN_SHARE}
     units = [unit for unit in errors.units if unit.node in worst]
     session = open_session(prepared.reference, providers=prepared.providers)

@@ -34,7 +34,6 @@ __all__ = [
     "find_units",
     "measure_errors",
     "open_unit_variants",
-    "unit_edges",
 ]
 
 MAX_UNITS = 160
@@ -61,23 +60,12 @@ class UnitErrors(msgspec.Struct, frozen=True, kw_only=True):
     """State -> unit -> error; in float, none has any."""
     total: float
     """The error with all units as they are planned."""
-    edges: tuple[tuple[int, int, int], ...] = ()
-    """(Unit, unit that reads its tensor, elements of it)."""
 
     @property
     def additivity(self) -> float:
         """The error of the whole as a share of the sum over units."""
         summed = sum(self.errors["int8"].values())
         return self.total / summed if summed else 1.0
-
-    def of(self, units: Sequence[Unit]) -> UnitErrors:
-        """Return the errors of some of the units."""
-        names = {unit.node for unit in units}
-        kept = {
-            state: {name: error for name, error in each.items() if name in names}
-            for state, each in self.errors.items()
-        }
-        return UnitErrors(units=tuple(units), errors=kept, total=sum(kept["int8"].values()))
 
     def shares(self, count: int) -> tuple[tuple[str, float], ...]:
         """Return the units that make most of the error, and their shares of it."""
@@ -116,7 +104,7 @@ def find_units(variants: NodeVariants) -> UnitErrors:
     """Return the units of a plan without their errors, where only their costs are asked for."""
     units = _units(variants)
     errors = {"int8": dict.fromkeys((unit.node for unit in units), 0.0)}
-    return UnitErrors(units=units, errors=errors, total=0.0, edges=unit_edges(variants, units))
+    return UnitErrors(units=units, errors=errors, total=0.0)
 
 
 def measure_errors(
@@ -135,7 +123,7 @@ def measure_errors(
     alone = _measure_alone(variants, [unit for unit in units if unit.node not in known], report)
     total = variants.total().loss
     errors = {"int8": {unit.node: {**known, **alone}[unit.node] for unit in units}}
-    result = UnitErrors(units=units, errors=errors, total=total, edges=unit_edges(variants, units))
+    result = UnitErrors(units=units, errors=errors, total=total)
     if not ADDITIVE[0] <= result.additivity <= ADDITIVE[1]:
         errors["int8"] = _regained(variants, units, errors["int8"], total)
     for state in states:
@@ -305,21 +293,6 @@ def _made_monotone(errors: Mapping[str, Mapping[str, float]]) -> dict[str, dict[
         for name, error in found.get(state, {}).items():
             found[state][name] = bound(error, found["int8"][name])
     return found
-
-
-def unit_edges(variants: NodeVariants, units: Sequence[Unit]) -> tuple[tuple[int, int, int], ...]:
-    """Return which units read the tensors of which, and how many elements these have."""
-    owner = {node: index for index, unit in enumerate(units) for node in unit.nodes}
-    place_of = {place: owner[name] for name, place in variants.unit_of.items() if name in owner}
-    cuts = variants.units.cuts
-    makers = {cuts[place].float_value: unit for place, unit in place_of.items()}
-    edges = {
-        (makers[value], unit, _elements(value))
-        for place, unit in place_of.items()
-        for value in cuts[place].float_inputs
-        if makers.get(value, unit) != unit
-    }
-    return tuple(sorted(edges))
 
 
 def _elements(value: ir.Value) -> int:

@@ -95,6 +95,11 @@ class WeightOnlyMixtures:
         )
 
     @property
+    def stays_float(self) -> bool:
+        """Whether the plan quantizes nothing."""
+        return not self.plan.weights
+
+    @property
     def is_measured(self) -> bool:
         """Whether it is known what weights cost, and so which mixtures there are."""
         return self._measured is not None
@@ -127,7 +132,7 @@ class WeightOnlyMixtures:
         return found
 
     @property
-    def edges(self) -> list[Edge]:
+    def edges(self) -> Sequence[Edge]:
         """Nothing is converted between weights."""
         return []
 

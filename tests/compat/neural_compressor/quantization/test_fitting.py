@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -13,6 +12,7 @@ from bitwright.compat.neural_compressor.utils.constant import FP32
 
 import bitwright
 from bitwright import graph
+from bitwright.assess.clock import read_clock
 from bitwright.compat.neural_compressor.config import (
     AccuracyCriterion,
     PostTrainingQuantConfig,
@@ -22,7 +22,6 @@ from bitwright.compat.neural_compressor.quantization import fit
 from bitwright.compat.neural_compressor.quantization.fitting import recipe_of
 from bitwright.compat.neural_compressor.quantization.within_loss import Once
 from bitwright.errors import DataError, RecipeError
-from bitwright.jobs.tuning.latency import Timing
 
 DEMO = bitwright.load_demo()
 LOADER = [(image[None], 0) for image in DEMO.calibration[:6]]
@@ -50,8 +49,8 @@ def test_a_missed_goal_is_none_and_told(asked):
 @pytest.fixture
 def faster(monkeypatch):
     """Int8 is the faster one, whatever else the machine does."""
-    meter = SimpleNamespace(measure=lambda model=None: (Timing(2, 2, 3), Timing(1, 1, 2)))
-    monkeypatch.setattr("bitwright.jobs.tuning.job.LatencyMeter", lambda *_: meter)
+    clock = read_clock([(2.0, 1.0)] * 5)
+    monkeypatch.setattr("bitwright.jobs.tuning.job.time_models", lambda *_, **__: [clock])
 
 
 def accuracy(model, images=DEMO.images[:200], labels=DEMO.labels[:200]):

@@ -10,10 +10,9 @@ from bitwright.assess.judge.sequential import Drop
 from bitwright.jobs.improve.front import Option
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.loop import Attempt, improve
-from bitwright.jobs.improve.mixtures import Clock, Cost, Mix, MixMaker
+from bitwright.jobs.improve.mixtures import Cost, Deadline, Mix, MixMaker
 from bitwright.jobs.improve.proposals.mixtures import (
     STEPS_BACK,
-    fastest_units,
     least_failed,
     least_loss,
     saving_kept,
@@ -36,7 +35,7 @@ class Plan:
         self.options = [
             [Option("int8", 1.0, error), Option("float", 2.0, 0.0)] for error in ERRORS.values()
         ]
-        self.edges, self.fixed, self.is_measured = [], 5.0, True
+        self.edges, self.fixed, self.is_measured, self.stays_float = [], 5.0, True, False
         self.shares = (("n0", 0.5),)
 
     def make(self, states):
@@ -92,7 +91,7 @@ def make_maker(limit, *, seconds=None, scorer=None, purpose="size"):
         purpose,
         lambda made: Cost(float(made.size)),
         {"size": 0.02, "speed": 0.05}[purpose],
-        Clock(seconds),
+        Deadline(seconds),
     )
 
 
@@ -151,7 +150,7 @@ def test_a_file_that_is_larger_than_its_units_say_gets_less():
     plan.fixed = -3.0  # three more bytes than were expected
     trail = run(maker, [lambda trail: least_loss(maker, plan, COUNT + 5)])
     assert len(trail.best.mix.states) == 5
-    assert [point for mix, point in front_points(maker) if mix.name == trail.best.mix.name]
+    assert [point for mix, point in front_points(maker, 0.0) if mix.name == trail.best.mix.name]
 
 
 def test_where_nothing_fits_the_smallest_is_scored():
@@ -203,27 +202,6 @@ def test_the_best_of_another_plan_is_made_by_that_plan():
     assert good.made == [{}, {}]
 
 
-@pytest.mark.parametrize(("faster", "pays", "states"), [
-    (5, True, 5), (1, True, 0), (0, True, 0), (5, False, COUNT),
-])  # fmt: skip
-def test_units_that_are_faster_in_float_are_float(faster, pays, states):
-    """All are where the model as a whole does not pay."""
-    plan = Plan()
-    plan.options = [
-        [Option("int8", 1.0, 0.1), Option("float", 0.5 if place < faster else 2.0, 0.0)]
-        for place in range(COUNT)
-    ]
-    maker, asked = make_maker(0.0, purpose="speed"), []
-    tell = lambda mix: asked.append(mix) or pays  # noqa: E731
-    trail = run(maker, [lambda trail: fastest_units(maker, plan, tell)])
-    [found] = trail.candidates
-    assert len(found.mix.states) == states
-    assert found.mix.is_float == (states == COUNT)
-    # One of them saves too little to be worth it.
-    assert len(asked[0].states) == (faster if faster > 1 else 0)
-    assert (maker.known_cost(asked[0]) is not None) == (faster > 1)
-
-
 def test_every_better_model_is_handed_over_once():
     seen = []
     maker = make_maker(0.05)
@@ -267,12 +245,12 @@ def test_the_least_error_beyond_the_limit_is_a_share_of_the_whole():
 def test_without_time_only_the_first_model_is_scored():
     maker, trail = searched(0.0, seconds=-1.0)
     assert maker.scorer.runs == 1
-    assert trail.stopped == maker.clock.stopped is not None
+    assert trail.stopped == maker.deadline.stopped is not None
 
 
 def test_points_tell_what_fell_and_why():
     maker, trail = searched(0.3)
-    points = front_points(maker)
+    points = front_points(maker, 0.0)
     assert [point.cost for _, point in points] == sorted(point.cost for _, point in points)
     assert points[0][1].cost == COUNT + 5
     chosen = next(point for mix, point in points if mix.name == trail.best.mix.name)

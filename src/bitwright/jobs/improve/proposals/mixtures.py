@@ -7,17 +7,16 @@ cheaper states again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import TypeAlias
 
 from bitwright.jobs.improve.front import Edge, Option, find_within
 from bitwright.jobs.improve.loop import Attempt, Trail
-from bitwright.jobs.improve.mixtures import APART, Mix, MixCandidate, MixMaker, Mixtures, front_of
+from bitwright.jobs.improve.mixtures import Mix, MixCandidate, MixMaker, Mixtures, front_of
 
 __all__ = [
     "STEPS_BACK",
     "Attempts",
-    "fastest_units",
     "least_failed",
     "least_loss",
     "saving_kept",
@@ -145,24 +144,6 @@ def _cheaper(
             if state != chosen and saved > least:
                 found.append((saved / max(option.error - each[chosen].error, 1e-30), unit, state))
     return found
-
-
-def fastest_units(
-    maker: MixMaker, mixtures: Mixtures, pays: Callable[[Mix], bool] = lambda mix: True
-) -> Attempts:
-    """Try what costs least, whatever it loses: that may be the plan as it is.
-
-    Units that are faster in float are more accurate there, too: where there are any, this is
-    better than the plan in all, and its errors need not be known. The costs of units are
-    estimates: where the model as a whole does not pay, all of them are float.
-    """
-    mix = front_of(mixtures)[0]
-    planned = Mix(mixtures).add_up().cost
-    if mix.states and mix.add_up().cost <= planned - APART * (planned + mixtures.fixed):
-        maker.cost(mix)
-    else:
-        mix = Mix(mixtures)
-    return (yield Attempt(mix if pays(mix) else Mix.in_float(mixtures)))
 
 
 def least_loss(maker: MixMaker, mixtures: Mixtures, most: float) -> Attempts:
