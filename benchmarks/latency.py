@@ -87,9 +87,8 @@ def _quantize(
     """Run a tool, and return what is known of its model without timing it."""
     from accuracy import RUNTIME_ERRORS, count_products, path_of, quantize, worst_sqnr
     from peers import make_environment
-    from peers_page import TOOLS
 
-    package = TOOLS[tool.split(" ")[0]].package if tool not in TOOLS else TOOLS[tool].package
+    package = tool.split()[0]
     here = package in {OURS, "onnxruntime"}
     python = sys.executable if here else make_environment(package)
     path = path_of(folder, tool)
@@ -131,9 +130,14 @@ MIN_HOLLOWED = 512
 """Elements of a tensor below which it stays as it is."""
 
 
+def _tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
+    constants = [node.attribute[0] for node in model.graph.node if node.op_type == "Constant"]
+    return [*model.graph.initializer, *(one.t for one in constants if one.name == "value")]
+
+
 def hollow(model: onnx.ModelProto) -> None:
     """Leave out large weights, but for their smallest, largest and mean value and their spread."""
-    for tensor in model.graph.initializer:
+    for tensor in _tensors(model):
         array = onnx.numpy_helper.to_array(tensor)
         # Scales stay: the runtime compares those of biases with those of weights and activations.
         if array.dtype in HOLLOWED and array.size >= MIN_HOLLOWED and array.ndim > 1:
@@ -146,7 +150,7 @@ def hollow(model: onnx.ModelProto) -> None:
 def refill(model: onnx.ModelProto) -> None:
     """Give random values to weights that were left out."""
     random = np.random.default_rng(0)
-    for tensor in model.graph.initializer:
+    for tensor in _tensors(model):
         if tensor.doc_string.startswith("["):
             low, high, mean, deviation = json.loads(tensor.doc_string)
             values = random.uniform(-1, 1, tuple(tensor.dims)) * math.sqrt(3) * deviation + mean
@@ -216,7 +220,8 @@ def time_net(folder: Path, options: argparse.Namespace, threads: int | None) -> 
     for _ in range(options.rounds):
         found = time_models(models, [sample] * len(names), threads=threads, budget=budget)
         if found is None:
-            raise SystemExit(f"{folder.name}: too slow for {budget:.0f} s; give more --seconds")
+            print(f"{folder.name} is too slow here: give more --seconds", file=sys.stderr)
+            return Timed(folder.name, threads, math.nan)
         rounds.append(found)
     return Timed(
         folder.name,
@@ -301,7 +306,8 @@ def report(folders: Sequence[Path], options: argparse.Namespace) -> None:
         timed = []
         for folder in folders:
             timed.append(time_net(folder, options, threads or None))
-            print(f"{folder.name}: {timed[-1].cell(options.tools[0])}", file=sys.stderr, flush=True)
+            cells = [timed[-1].cell(tool) for tool in options.tools]
+            print(f"{folder.name}: {', '.join(cells)}", file=sys.stderr, flush=True)
             found.append(timed[-1])
             if options.json:
                 figures = [asdict(each) for each in found]
