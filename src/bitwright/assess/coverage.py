@@ -13,7 +13,7 @@ from typing import Any
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.decide.ops.product_sizes import is_product, multiply_adds
+from bitwright.decide.ops.product_sizes import is_product, multiply_adds, sum_known
 from bitwright.errors import ModelError
 from bitwright.graph import clone_model, infer_shapes, set_input_shapes
 from bitwright.graph.quantized_ops import INTEGER_OPS
@@ -105,7 +105,7 @@ def _count_products(optimized: OptimizedModel) -> Coverage:
         counts.append((_is_integer(node), multiply_adds(counted)))
     integers = [count for is_integer, count in counts if is_integer]
     return Coverage(
-        len(counts), len(integers), _total([count for _, count in counts]), _total(integers)
+        len(counts), len(integers), sum_known([count for _, count in counts]), sum_known(integers)
     )
 
 
@@ -114,8 +114,3 @@ def _is_integer(node: ir.Node) -> bool:
         level = node.attributes.get("accuracy_level")
         return level is not None and level.value == _INTEGER_LEVEL
     return node.op_type in INTEGER_OPS and node.op_type != "MatMulBnb4"
-
-
-def _total(counts: Sequence[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None

@@ -13,6 +13,7 @@ from bitwright.decide.ops.conventions import conventions_of
 from bitwright.errors import PlanError, did_you_mean
 from bitwright.graph import iter_values
 from bitwright.graph.constants import constant_of
+from bitwright.graph.shapes import sizes_of
 from bitwright.numerics.quantize import quantize
 from bitwright.plan import NodePlan, QuantPlan, TensorPlan
 
@@ -195,10 +196,10 @@ def _check_entry(key: str, entry: TensorPlan, value: ir.Value, plan: QuantPlan) 
     array = constant_of(value)
     if entry.role != "activation" and array is None:
         raise PlanError(f"tensor {key!r} is planned as a {entry.role}, but it is not constant.")
-    if np.ndim(parameters.scale) == 0 or value.shape is None:
+    shape = sizes_of(value)
+    if np.ndim(parameters.scale) == 0 or shape is None:
         return
     found, axis = np.shape(parameters.scale), parameters.axis
-    shape = tuple(dim if isinstance(dim, int) else None for dim in value.shape)
     if axis is None or not -len(shape) <= axis < len(shape):
         fits = False
     elif parameters.block_size:

@@ -85,14 +85,7 @@ def _check_order_in(graph: ir.Graph, outer: set[ir.Value], path: str) -> None:
             )
 
 
-_PLAIN = (
-    ir.AttributeType.INT,
-    ir.AttributeType.INTS,
-    ir.AttributeType.FLOAT,
-    ir.AttributeType.FLOATS,
-    ir.AttributeType.STRING,
-    ir.AttributeType.STRINGS,
-)
+_PLAIN = {ir.AttributeType[name] for name in "INT INTS FLOAT FLOATS STRING STRINGS".split()}
 
 
 def fingerprint(model: ir.Model, *, weights: bool = False) -> str:

@@ -68,15 +68,17 @@ def check_message(proto: onnx.ModelProto, what: str, elsewhere: Collection[str] 
     opsets = {one.domain: one.version for one in proto.opset_import}
     for domain, version in opsets.items():
         if not 0 <= version <= _NEWEST_OPSET:
-            raise ModelError(
-                f"{what} says that it uses opset {version} of {domain or 'ai.onnx'!r}, which "
-                "cannot be; export it again."
-            )
+            name = domain or "ai.onnx"
+            raise _damaged(f"{what} says that it uses opset {version} of {name!r}, which cannot be")
     opset = opsets.get("", opsets.get("ai.onnx", 0))
     bodies = {(one.domain, one.name): one for one in proto.functions}
     counts: dict[_Key, _Counts] = {None: _check_graph(proto.graph, what, opset, 0, elsewhere)}
     counts |= {key: _check_nodes(one.node, what, opset, 1) for key, one in bodies.items()}
     _check_size(counts, what)
+
+
+def _damaged(problem: str) -> ModelError:
+    return ModelError(f"{problem}; export it again.")
 
 
 def _check_graph(
@@ -110,7 +112,7 @@ def _check_nodes(nodes: Iterable[onnx.NodeProto], what: str, opset: int, depth: 
 def _check_text(names: Iterable[object], what: str) -> None:
     for name in names:
         if isinstance(name, bytes):  # what protobuf gives for text that is none
-            raise ModelError(f"{what}: the name {name!r} is not UTF-8; export it again.")
+            raise _damaged(f"{what}: the name {name!r} is not UTF-8")
 
 
 def _check_remarks(proto: onnx.ModelProto, what: str) -> None:
@@ -120,29 +122,27 @@ def _check_remarks(proto: onnx.ModelProto, what: str) -> None:
     for entries in (proto.metadata_props, proto.graph.metadata_props):
         texts += [text for entry in entries for text in (entry.key, entry.value)]
     if any(isinstance(text, bytes) for text in texts):
-        raise ModelError(f"{what}: its remarks or metadata are not UTF-8; export it again.")
+        raise _damaged(f"{what}: its remarks or metadata are not UTF-8")
 
 
 def _check_node(node: onnx.NodeProto, what: str, opset: int) -> None:
     required, fewest = _required_inputs(node.op_type, opset)
     name = f"node {node.name or (node.output or [''])[0]!r} ({node.op_type})"
     if len(node.input) < fewest:
-        raise ModelError(
-            f"{what}: {name} has {len(node.input)} of at least {fewest} inputs; export it again."
-        )
+        raise _damaged(f"{what}: {name} has {len(node.input)} of at least {fewest} inputs")
     for index in required:
         if index < len(node.input) and not node.input[index]:
-            raise ModelError(f"{what}: {name} leaves out its input {index}; export it again.")
+            raise _damaged(f"{what}: {name} leaves out its input {index}")
     if not node.output:
-        raise ModelError(f"{what}: {name} has no output; export it again.")
+        raise _damaged(f"{what}: {name} has no output")
     given = {attribute.name for attribute in node.attribute}
     for attribute in _required_attributes(node.op_type, opset):
         if attribute not in given:
-            raise ModelError(f"{what}: {name} has no attribute {attribute!r}; export it again.")
+            raise _damaged(f"{what}: {name} has no attribute {attribute!r}")
     if node.op_type == "Constant" and len(given) != 1:
-        raise ModelError(f"{what}: {name} has {len(given)} values instead of one; export it again.")
+        raise _damaged(f"{what}: {name} has {len(given)} values instead of one")
     if node.op_type == "Constant" and not given <= _CONSTANT_VALUES:
-        raise ModelError(f"{what}: {name} has no value; export it again.")
+        raise _damaged(f"{what}: {name} has no value")
 
 
 @cache
@@ -181,17 +181,15 @@ def _check_attribute(
     where = f"the attribute {attribute.name!r} of node {node.name or node.op_type!r}"
     # A reference to an attribute of the function has no value of its own.
     if attribute.type not in _ATTRIBUTE_TYPES and not attribute.ref_attr_name:
-        raise ModelError(f"{what}: {where} has no known type; export it again.")
+        raise _damaged(f"{what}: {where} has no known type")
     expected = _attribute_types(node.domain, node.op_type, opset).get(attribute.name)
     if expected not in (None, attribute.type) and not attribute.ref_attr_name:
-        raise ModelError(f"{what}: {where} is of the wrong type; export it again.")
+        raise _damaged(f"{what}: {where} is of the wrong type")
     if attribute.name in _COUNTS and not 0 <= attribute.i <= _LARGEST_COUNT:
-        raise ModelError(f"{what}: {where} cannot be {attribute.i}; export it again.")
+        raise _damaged(f"{what}: {where} cannot be {attribute.i}")
     names_type = node.op_type == "Cast" and attribute.name == "to" and not node.domain
     if names_type and not attribute.ref_attr_name and not _is_element_type(attribute.i):
-        raise ModelError(
-            f"{what}: {where} names the unknown element type {attribute.i}; export it again."
-        )
+        raise _damaged(f"{what}: {where} names the unknown element type {attribute.i}")
     if attribute.type == _Attribute.TENSOR and not attribute.ref_attr_name:
         _check_tensor(attribute.t, f"of {where}", what)
     for tensor in attribute.tensors:
@@ -209,10 +207,10 @@ def _check_tensor(tensor: onnx.TensorProto, name: str, what: str) -> None:
     where = f"{what}: tensor {name if name.startswith('of ') else repr(name)}"
     kind = tensor.data_type
     if not _is_element_type(kind):
-        raise ModelError(f"{where} has the unknown element type {kind}; export it again.")
+        raise _damaged(f"{where} has the unknown element type {kind}")
     if any(size < 0 for size in tensor.dims) or math.prod(tensor.dims) > _LARGEST_INDEX:
         shape = "x".join(map(str, tensor.dims))
-        raise ModelError(f"{where} has the impossible shape {shape}; export it again.")
+        raise _damaged(f"{where} has the impossible shape {shape}")
     if tensor.data_location == _Tensor.EXTERNAL:
         return  # its length is held against its file
     expected, found, unit = math.prod(tensor.dims), 0, "numbers"
@@ -226,9 +224,7 @@ def _check_tensor(tensor: onnx.TensorProto, name: str, what: str) -> None:
         found = len(getattr(tensor, _FIELDS.get(kind, "int32_data")))
     if expected != found:
         shape = "x".join(map(str, tensor.dims)) or "one number"
-        raise ModelError(
-            f"{where} of shape {shape} needs {expected} {unit} and has {found}; export it again."
-        )
+        raise _damaged(f"{where} of shape {shape} needs {expected} {unit} and has {found}")
 
 
 def _entries(count: int, kind: int, bits: int) -> int:
@@ -244,13 +240,11 @@ def _check_shape(value: onnx.ValueInfoProto, what: str) -> None:
         return  # sequences and the like are refused where samples are made for them
     tensor = value.type.tensor_type
     if tensor.elem_type == _Tensor.UNDEFINED:
-        raise ModelError(f"{what}: input {value.name!r} has no element type; export it again.")
+        raise _damaged(f"{what}: input {value.name!r} has no element type")
     sizes = [one.dim_value for one in tensor.shape.dim if one.HasField("dim_value")]
     if math.prod(max(size, 1) for size in sizes) > _LARGEST_INDEX:
         shape = "x".join(map(str, sizes))
-        raise ModelError(
-            f"{what}: input {value.name!r} has the impossible shape {shape}; export it again."
-        )
+        raise _damaged(f"{what}: input {value.name!r} has the impossible shape {shape}")
 
 
 def _check_size(counts: dict[_Key, _Counts], what: str) -> None:
@@ -262,9 +256,7 @@ def _check_size(counts: dict[_Key, _Counts], what: str) -> None:
         key = waiting[-1]
         inner = [name for name in counts[key] if name in counts and name not in sizes]
         if inner and key in open_calls:
-            raise ModelError(
-                f"{what} has functions that call each other in a circle; export it again."
-            )
+            raise _damaged(f"{what} has functions that call each other in a circle")
         open_calls.add(key)
         if inner:
             waiting += inner

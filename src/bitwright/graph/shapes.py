@@ -23,6 +23,7 @@ __all__ = [
     "infer_shapes",
     "is_invented",
     "set_input_shapes",
+    "sizes_of",
     "static_shape",
     "take_over_shapes",
 ]
@@ -92,6 +93,13 @@ def static_shape(value: ir.Value) -> tuple[int, ...] | None:
     if shape is None or not shape.is_static():
         return None
     return tuple(int(dimension) for dimension in shape.numpy())
+
+
+def sizes_of(value: ir.Value | None) -> list[int | None] | None:
+    """Return the size of each dimension, None for an open one; None where no shape is known."""
+    if value is None or value.shape is None:
+        return None
+    return [size if isinstance(size, int) else None for size in value.shape]
 
 
 def set_input_shapes(

@@ -23,8 +23,7 @@ import onnx_ir as ir
 from bitwright.data import Sample
 from bitwright.decide.function_behind import function_behind
 from bitwright.decide.scales.biases import fit_biases
-from bitwright.errors import DataError
-from bitwright.jobs.calibration import Calibrated, Calibration, find_input_means
+from bitwright.jobs.calibration import Calibrated, Calibration, find_input_means, require_data
 from bitwright.jobs.fine_tuning.constants import (
     Constant,
     find_constants,
@@ -72,12 +71,8 @@ def correct_biases(
     The samples that the result is measured on are not looked at.
     """
     plan = planned.plan
-    if calibration.data is None:
-        raise DataError(
-            f"recipe {plan.recipe.name!r} corrects biases and needs calibration data",
-            remedy="give data, or take a recipe with bias_correction='off'",
-            command="give --data PATH, or --set bias_correction=off",
-        )
+    instead = "take a recipe with bias_correction='off'", "--set bias_correction=off"
+    require_data(plan.recipe, calibration, "corrects biases", instead)
     constants = find_constants(prepared.model, plan)
     stored = {c.key for c in constants.values() if c.role == "weight"}
     layers = {

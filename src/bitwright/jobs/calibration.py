@@ -332,12 +332,25 @@ def keep_data(prepared: Prepared, calibration: Calibration) -> Calibration:
     return calibration.keep(prepared.model)
 
 
-def require_data(recipe: Recipe, calibration: Calibration) -> None:
-    """Refuse to calibrate activations without data."""
+def require_data(
+    recipe: Recipe,
+    calibration: Calibration,
+    does: str = "quantizes activations",
+    instead: tuple[str, str] | None = None,
+) -> None:
+    """Refuse what a recipe does without data; `instead` says what else helps, here and there.
+
+    First as in Python, then as on the command line.
+    """
     if calibration.data is None:
-        raise DataError(
-            f"recipe {recipe.name!r} quantizes activations and needs calibration data", **GIVE_DATA
-        )
+        ways = GIVE_DATA
+        if instead is not None:
+            remedy, command = instead
+            ways = {
+                "remedy": f"give data, or {remedy}",
+                "command": f"give --data PATH, or {command}",
+            }
+        raise DataError(f"recipe {recipe.name!r} {does} and needs calibration data", **ways)
 
 
 def random_data_notes(random: bool) -> tuple[str, ...]:

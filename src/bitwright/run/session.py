@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,14 @@ from bitwright.run.arena import share_arena
 from bitwright.support.scratch import ScratchFolder
 from bitwright.support.threads import default_threads
 
-__all__ = ["Level", "checked_providers", "open_session", "run_session", "runtime_reason"]
+__all__ = [
+    "Level",
+    "check_started",
+    "checked_providers",
+    "open_session",
+    "run_session",
+    "runtime_reason",
+]
 
 Level = Literal["disabled", "basic", "extended", "all"]
 Arena = Literal["shared"] | bool
@@ -43,16 +50,7 @@ _LEVELS = {
     "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
 
-_SHARED_TYPES = frozenset(
-    {
-        ir.DataType.FLOAT,
-        ir.DataType.FLOAT16,
-        ir.DataType.INT8,
-        ir.DataType.UINT8,
-        ir.DataType.INT32,
-        ir.DataType.INT64,
-    }
-)
+_SHARED_TYPES = {ir.DataType[name] for name in "FLOAT FLOAT16 INT8 UINT8 INT32 INT64".split()}
 _SMALLEST_SHARED = 64 << 10
 
 _FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
@@ -274,14 +272,18 @@ def _open(
         if "registered" in reason:
             reason = f"{reason.rstrip('.')}; models with operators of your own cannot be run here."
         raise ModelError(f"ONNX Runtime refuses the model: {reason}") from error
-    # Where a provider fails to start, the runtime only logs it and goes on without.
-    missing = [name for name in providers if name not in session.get_providers()]
-    if missing:
-        raise TargetError(
-            f"{missing[0]} is installed but does not start on this machine; check its driver, or "
-            "use CPUExecutionProvider."
-        )
+    check_started(providers, session.get_providers())
     return session
+
+
+def check_started(providers: Iterable[str], started: Sequence[str]) -> None:
+    """Refuse a provider that fails to start: the runtime only logs it and goes on without."""
+    for name in providers:
+        if name not in started:
+            raise TargetError(
+                f"{name} is installed but does not start on this machine; check its driver, or "
+                "use CPUExecutionProvider."
+            )
 
 
 def _bytes_of(proto: onnx.ModelProto) -> bytes:

@@ -6,7 +6,8 @@ from collections.abc import Container, Sequence
 
 import onnx_ir as ir
 
-from bitwright.decide.ops.product_sizes import multiply_adds
+from bitwright.decide.ops.product_sizes import multiply_adds, sum_known
+from bitwright.graph import reach
 from bitwright.graph.quantized_ops import is_integer_op
 from bitwright.graph.quantizers import name_of
 from bitwright.verification.findings import Finding, Residence
@@ -66,15 +67,9 @@ def _gone(view: TargetView, findings: Sequence[Finding]) -> set[str]:
     for node, quantizer in view.found.items():
         if name_of(node) in tensors:  # what cannot read it is the operator
             gone.add(view.owner(quantizer))
-    waiting = [value for value in view.model.graph.inputs if value.name in gone]
-    seen = set[ir.Value]()
-    while waiting:
-        value = waiting.pop()
-        for use in value.uses():
-            gone.add(name_of(use.node))
-            waiting += [result for result in use.node.outputs if result not in seen]
-            seen.update(use.node.outputs)
-    return gone
+    refused = [value for value in view.model.graph.inputs if value.name in gone]
+    behind = reach(refused, lambda value: (out for use in value.uses() for out in use.node.outputs))
+    return gone | {name_of(use.node) for value in behind for use in value.uses()}
 
 
 def count_partitions(nodes: Sequence[ir.Node], resident: Container[int]) -> int:
@@ -121,6 +116,4 @@ def _makers(node: ir.Node, known: Container[int]) -> list[ir.Node]:
 
 
 def _total(nodes: Sequence[ir.Node]) -> int | None:
-    counts = [multiply_adds(node, open_size=1) for node in nodes]
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    return sum_known([multiply_adds(node, open_size=1) for node in nodes])

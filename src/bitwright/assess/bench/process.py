@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 from bitwright.assess.clock import take_turns
 from bitwright.data import session_inputs
-from bitwright.errors import ModelError, TargetError
+from bitwright.errors import ModelError
 from bitwright.run import runtime_reason
+from bitwright.run.session import check_started
 from bitwright.support.files import Closing
 from bitwright.support.processes import WorkerError, WorkerLost, WorkerProcess
 
@@ -31,12 +32,7 @@ class ModelProcess(Closing):
         self._process = WorkerProcess(_WORKER)
         try:
             opened = self.call(opening, providers=list(providers), **how)
-            missing = [each for each in providers if each not in opened["providers"]]
-            if missing:
-                raise TargetError(
-                    f"{missing[0]} is installed but does not start on this machine; check its "
-                    "driver, or use CPUExecutionProvider."
-                )
+            check_started(providers, opened["providers"])
             nodes = [SimpleNamespace(**each) for each in opened["inputs"]]
             self.inputs = session_inputs(SimpleNamespace(get_inputs=lambda: nodes))
         except BaseException:

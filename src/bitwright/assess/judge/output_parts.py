@@ -10,20 +10,14 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.assess.judge.kinds import OutputPart, channel_axis, choose_kind, names_scores
+from bitwright.graph.shapes import sizes_of
 
 __all__ = ["Heads", "cut_output", "find_heads"]
 
 Array = npt.NDArray[Any]
 
 _SAME_ELEMENTS = frozenset({"Identity", "Cast", "Dropout"})
-_LOOKED_THROUGH = _SAME_ELEMENTS | {
-    "Transpose",
-    "Reshape",
-    "Squeeze",
-    "Unsqueeze",
-    "Slice",
-    "Split",
-}
+_LOOKED_THROUGH = _SAME_ELEMENTS | {*"Transpose Reshape Squeeze Unsqueeze Slice Split".split()}
 _MAX_STEPS = 32
 
 
@@ -72,7 +66,7 @@ def _heads_of(value: ir.Value) -> Heads:
     maker = _maker(value)
     made_by = None if maker is None else maker.op_type
     # Positions may be dynamic: the axis of channels is the smallest that is known.
-    axis = channel_axis([0 if size is None else size for size in _shape(value) or ()])
+    axis = channel_axis([0 if size is None else size for size in sizes_of(value) or ()])
     if axis is None:
         return Heads(made_by)
     split = _split(value, axis, _MAX_STEPS)
@@ -92,16 +86,16 @@ def _split(value: ir.Value, axis: int, steps: int) -> list[tuple[int, ir.Value]]
         return _split(source, axis, steps - 1)
     if node.op_type == "Transpose":
         order = node.attributes.get("perm")
-        rank = len(_shape(value) or ())
+        rank = len(sizes_of(value) or ())
         places = list(order.value) if order is not None else list(reversed(range(rank)))
         return _split(source, int(places[axis]), steps - 1) if axis < len(places) else None
     if node.op_type == "Reshape":
-        place = _same_axis(_shape(source), _shape(value), axis)
+        place = _same_axis(sizes_of(source), sizes_of(value), axis)
         return None if place is None else _split(source, place, steps - 1)
     if node.op_type != "Concat":
         return None
     inputs = [one for one in node.inputs if one is not None]
-    rank = len(_shape(value) or ()) or axis + 1
+    rank = len(sizes_of(value) or ()) or axis + 1
     if int(node.attributes["axis"].value) % rank != axis:
         # Levels of a pyramid, one behind the other: each has the same heads, or none is seen.
         splits = [_split(one, axis, steps - 1) for one in inputs]
@@ -112,7 +106,7 @@ def _split(value: ir.Value, axis: int, steps: int) -> list[tuple[int, ir.Value]]
         return first if same else None
     found: list[tuple[int, ir.Value]] = []
     for one in inputs:
-        shape = _shape(one)
+        shape = sizes_of(one)
         size = None if shape is None or axis >= len(shape) else shape[axis]
         if size is None:
             return None
@@ -144,9 +138,3 @@ def _maker(value: ir.Value) -> ir.Node | None:
             return node
         node = source.producer()
     return node
-
-
-def _shape(value: ir.Value) -> list[int | None] | None:
-    if value.shape is None:
-        return None
-    return [size if isinstance(size, int) else None for size in value.shape]

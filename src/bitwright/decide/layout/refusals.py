@@ -12,6 +12,7 @@ from bitwright.decide.ops import OpRule, Skip
 from bitwright.decide.ops.conventions import conventions_of
 from bitwright.decide.ops.product_sizes import is_first, why_too_small
 from bitwright.graph.constants import constant_of, input_at, is_constant
+from bitwright.graph.shapes import sizes_of
 from bitwright.recipe import Recipe
 from bitwright.recipe.sizes import SmallProducts
 from bitwright.targets.npu_operations import is_npu_hard_sigmoid, is_simulation
@@ -223,7 +224,7 @@ def _multiplies_two_activations(c: Candidate) -> Skip | None:
 def _is_too_small(c: Candidate) -> Skip | None:
     if not c.recipe.select.sizes or c.rule.linear is None:
         return None
-    read, weight = (_known_shape(c.node, index) for index in (0, 1))
+    read, weight = (sizes_of(input_at(c.node, index)) for index in (0, 1))
     for rule in c.recipe.select.sizes:
         types = () if isinstance(rule, SmallProducts) else rule.types
         if types and c.recipe.activation.name not in types:
@@ -232,13 +233,6 @@ def _is_too_small(c: Candidate) -> Skip | None:
         if found is not None:
             return Skip(f"it has {found[0]}, of which integers make nothing faster there")
     return None
-
-
-def _known_shape(node: ir.Node, index: int) -> list[int | None] | None:
-    value = input_at(node, index)
-    if value is None or value.shape is None:
-        return None
-    return [size if isinstance(size, int) else None for size in value.shape]
 
 
 _REASONS: tuple[Callable[[Candidate], Skip | None], ...] = (

@@ -188,20 +188,9 @@ ELEMENTWISE_RULES = (
         needs_all_inputs_quantized=True,
     ),
     _function("Abs", activation="part", homogeneous=True),
-    _function("Exp", activation="part"),
-    _function("Neg", activation="part"),
-    _function("Sqrt", activation="part"),
-    _function("Cast"),
-    _function("Ceil"),
-    _function("Dropout"),
-    _function("Floor"),
-    _function("Log"),
-    _function("Reciprocal"),
-    _function("Round"),
-    _function("Selu"),
-    _function("Sign"),
-    _function("Softsign"),
-    _function("ThresholdedRelu"),
+    *(_function(op_type, activation="part") for op_type in ("Exp", "Neg", "Sqrt")),
+    *map(_function, "Cast Ceil Dropout Floor Log Reciprocal Round".split()),
+    *map(_function, "Selu Sign Softsign ThresholdedRelu".split()),
     # Pools and reductions
     OpRule(
         # An average lies inside its inputs' range but seldom fills it: a scale of its own is finer.

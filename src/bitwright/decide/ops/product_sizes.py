@@ -18,7 +18,14 @@ from bitwright.graph.constants import input_at, is_constant
 from bitwright.graph.quantized_ops import DEQUANTIZERS, INTEGER_OPS, QUANTIZERS
 from bitwright.recipe.sizes import AttentionSizes, ConvolutionSizes, SizeRule, SmallProducts
 
-__all__ = ["attention_part", "is_first", "is_product", "multiply_adds", "why_too_small"]
+__all__ = [
+    "attention_part",
+    "is_first",
+    "is_product",
+    "multiply_adds",
+    "sum_known",
+    "why_too_small",
+]
 
 Shape = Sequence[int | None] | None
 
@@ -197,6 +204,12 @@ def multiply_adds(node: ir.Node, *, open_size: int | None = None) -> int | None:
     transposed = node.attributes.get("transA")
     is_transposed = transposed is not None and bool(transposed.value) and len(source) > 1
     return math.prod(result) * source[-2 if is_transposed else -1]
+
+
+def sum_known(counts: Sequence[int | None]) -> int | None:
+    """Return the sum of counts; None where one of them is not known."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def _attention(op: str, source: list[int], weight: list[int] | None) -> int | None:

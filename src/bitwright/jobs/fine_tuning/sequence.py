@@ -20,9 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.errors import DataError
 from bitwright.graph import fingerprint
-from bitwright.jobs.calibration import Calibration, Evaluation
+from bitwright.jobs.calibration import Calibration, Evaluation, require_data
 from bitwright.jobs.compute import Compute
 from bitwright.jobs.fine_tuning.checkpoints import Checkpoints
 from bitwright.jobs.fine_tuning.segment import SegmentLearner, Tuned
@@ -51,12 +50,8 @@ def fine_tune_weights(
     """
     method = plan.recipe.fine_tune
     assert method is not None
-    if calibration.data is None:
-        raise DataError(
-            f"recipe {plan.recipe.name!r} fine-tunes weights and needs calibration data",
-            remedy="give data, or take a recipe without fine_tune",
-            command="give --data PATH, or take a recipe without fine_tune",
-        )
+    instead = "take a recipe without fine_tune"
+    require_data(plan.recipe, calibration, "fine-tunes weights", (instead, instead))
     split = calibration.split(prepared.model)
     tuned = fine_tune(
         prepared.model,

@@ -337,13 +337,7 @@ def _of(calibration: Calibration, part: Samples, name: str) -> Calibration:
 
 # Of overrides only ranges are tried.
 _WITHOUT_PREPARATION = (
-    "ranges",
-    "weight_ranges",
-    "rounding",
-    "gain_correction",
-    "fine_tune",
-    "select",
-    "overrides",
+    "ranges weight_ranges rounding gain_correction fine_tune select overrides".split()
 )
 
 

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from bitwright.decide.layout.branches import Branch, find_branches
 from bitwright.errors import RecipeError
+from bitwright.graph import reach
 from bitwright.jobs.improve.front import Option, find_within
 from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
 from bitwright.jobs.weight_only.work import WeightWork
@@ -179,19 +180,13 @@ def _branch_losses(
 
 def _alive_before(end: ir.Value, inputs: LayerwiseRun) -> tuple[str, ...]:
     """Return the tensors at hand that a tensor is computed from."""
-    found: dict[str, None] = {}
-    seen: set[ir.Value] = set()
-    waiting = [end]
-    while waiting:
-        value = waiting.pop()
-        if value in seen or value.is_initializer():
-            continue
-        seen.add(value)
-        if value.name in inputs:
-            found[value.name or ""] = None
-        elif (maker := value.producer()) is not None:
-            waiting += [v for v in maker.inputs if v is not None]
-    return tuple(sorted(found))
+
+    def before(value: ir.Value) -> Iterable[ir.Value]:
+        maker = None if value.name in inputs else value.producer()
+        return () if maker is None else filter(None, maker.inputs)
+
+    met = (value.name or "" for value in reach([end], before) if not value.is_initializer())
+    return tuple(sorted(name for name in met if name in inputs))
 
 
 def _results(

@@ -12,8 +12,7 @@ import msgspec
 from bitwright._version import TOOL
 from bitwright.data import HoldoutSplit
 from bitwright.decide.layout.weight_only import plan_weights
-from bitwright.errors import DataError
-from bitwright.jobs.calibration import Calibration
+from bitwright.jobs.calibration import Calibration, require_data
 from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.opening import Prepared
 from bitwright.numerics.arrays import NUMPY, Arrays, arrays_on
@@ -50,13 +49,10 @@ class WeightWork:
 
     def samples(self) -> HoldoutSplit:
         """Return one pass over the calibration data, which must be given."""
-        if self.calibration.data is None:
-            raise DataError(
-                f"recipe {self.prepared.recipe.name!r} weighs errors by what each layer reads and "
-                "needs calibration data",
-                remedy="give data, or take a recipe that needs none (int4-rtn)",
-                command="give --data PATH, or take a recipe that needs none (--recipe int4-rtn)",
-            )
+        other = "take a recipe that needs none"
+        instead = f"{other} (int4-rtn)", f"{other} (--recipe int4-rtn)"
+        does = "weighs errors by what each layer reads"
+        require_data(self.prepared.recipe, self.calibration, does, instead)
         return self.calibration.split(self.prepared.model)
 
     def for_passes(self) -> WeightWork:

@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from bitwright.decide.ops.product_sizes import is_first, why_too_small
 from bitwright.graph.constants import input_at
+from bitwright.graph.shapes import sizes_of
 from bitwright.recipe import Recipe
 from bitwright.recipe.sizes import SizeRule, SmallProducts
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
@@ -41,9 +42,7 @@ def _sizes(view: TargetView, node: ir.Node, index: int) -> list[int | None] | No
         if value is not None and value.shape is None and maker in view.found:
             assert maker is not None
             value = maker.inputs[0]
-    if value is None or value.shape is None:
-        return None
-    return [size if isinstance(size, int) else None for size in value.shape]
+    return sizes_of(value)
 
 
 def _leave_float(rule: ProductSizes, recipe: Recipe) -> Changes:
