@@ -187,6 +187,11 @@ def test_a_quantizer_takes_over_what_clips(body, host):
         ("y = Transpose<perm=[0,2,3,1]>(x)", "transpose", "byte_transpose"),
         ("y = Concat<axis=1>(x, x)", "copy", "qconcat"),
         ("axes = Constant<value_ints=[1]>() y = ReduceMean<keepdims=1>(x, axes)", "reduce", None),
+        (
+            "a = Constant<value_ints=[2,3]>() y = ReduceMean<keepdims=0>(x, a)",
+            "reduce_last",
+            "qpool_global",
+        ),
         ("y = Tanh(x)", "activation_dear", None),
         ("y = Erf(x)", "gelu", None),
         ("y = HardSwish(x)", "activation_dear", "qhard_swish"),

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from support.form_models import IntegerNet, differences, kernels, rewritten
 from support.models import ops
 
+_ENDS = ("QuantizeLinear", "DequantizeLinear")
+
 
 def make_pool(op, *, exact=True, seed=0, opset=17, convs=True, **attributes):
     net = IntegerNet(seed, exact)
@@ -39,6 +41,19 @@ def test_a_mean_over_height_and_width_is_a_global_pool(opset):
     after, _ = rewritten(before)
     assert ops(after)["GlobalAveragePool"] == 1
     assert differences(before, after) == 0
+
+
+def test_a_mean_without_the_axes_is_a_global_pool_that_is_flattened():
+    net = IntegerNet()
+    source = net.conv(net.quantize("x"), 16, 16)
+    mean = net.op("ReduceMean", [source], axes=[2, 3], keepdims=0)
+    weight = net.stored("w", net.rng.integers(-127, 128, (16, 8)), "int8", 2.0**-9)
+    before = net.model([net.op("Gemm", [mean, weight])], {"x": [1, 16, 8, 8]}, 17)
+    after, notes = rewritten(before)
+    assert [note.split(" as ")[0] for note in notes] == ["wrote 1 average"]
+    assert differences(before, after) == 0
+    wanted = ["QLinearConv", "QLinearGlobalAveragePool", "Flatten", "QGemm"]
+    assert [op for op in kernels(after) if op not in ("Transpose", *_ENDS)] == wanted
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -224,10 +224,11 @@ def _multiply(node: ir.Node) -> str:
 
 
 def _mean(node: ir.Node) -> str | None:
-    """A mean over both axes of an image, which are kept, is a GlobalAveragePool."""
+    """A mean over both axes of an image is a GlobalAveragePool."""
     source, result = shape_of(node.inputs[0]), shape_of(node.outputs[0])
-    is_global = source is not None and len(source) == 4 and result == (*source[:2], 1, 1)
-    return "qpool_global" if is_global else None
+    if source is None or len(source) != 4:
+        return None
+    return "qpool_global" if result in (source[:2], (*source[:2], 1, 1)) else None
 
 
 def _is_last_axis(node: ir.Node) -> bool:

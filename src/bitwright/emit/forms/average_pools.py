@@ -1,7 +1,7 @@
 """Averages between pairs in the forms that have a fast integer kernel.
 
     AveragePool over k places, without pads  ->  depthwise Conv with weights 1 of scale 1/k
-    ReduceMean over height and width         ->  GlobalAveragePool
+    ReduceMean over height and width         ->  GlobalAveragePool, then Flatten without the axes
 
 ONNX Runtime's QLinearAveragePool (`onnxruntime/contrib_ops/cpu/quantization/qlinear_pool.cc`) takes
 7 to 13 times as long as its depthwise QLinearConv; QLinearGlobalAveragePool has a kernel in NHWC
@@ -67,16 +67,37 @@ def _write_convolution(graph: PairGraph, pool: ir.Node) -> bool:
 def _write_global_pool(graph: PairGraph, mean: ir.Node) -> bool:
     axes, given = mean.attributes.get_ints("axes"), constant_of(input_at(mean, 1))
     wanted = axes if given is None else [int(axis) for axis in given]
-    shape = mean.outputs[0].shape
-    if wanted is None or shape is None or len(shape) != 4:
+    shape = None if mean.inputs[0] is None else mean.inputs[0].shape
+    if wanted is None or shape is None or len(shape) != 4 or mean.outputs[0].shape is None:
         return False
-    kept = mean.attributes.get_int("keepdims", 1)
-    if not kept or sorted(axis % 4 for axis in wanted) != [2, 3]:
+    if sorted(axis % 4 for axis in wanted) != [2, 3]:
         return False
-    mean.op_type, mean.version = "GlobalAveragePool", None
+    if mean.attributes.get_int("keepdims", 1):
+        mean.op_type = "GlobalAveragePool"
+    else:
+        _pool_and_flatten(graph, mean)
+    mean.version = None
     mean.resize_inputs(1)
     mean.attributes.clear()
     return True
+
+
+def _pool_and_flatten(graph: PairGraph, mean: ir.Node) -> None:
+    """Let a node only take two axes of one element from what a pool gives."""
+    result, name = mean.outputs[0], f"{mean.name}_pool"
+    numbers = graph.result(result)
+    assert numbers is not None and result.shape is not None
+    pooled = graph.insert(
+        mean,
+        "GlobalAveragePool",
+        mean.inputs[:1],
+        name=name,
+        output=f"{result.name}_pooled",
+        dtype=result.dtype,
+        shape=ir.Shape([*result.shape, 1, 1]),
+    )
+    mean.replace_input_with(0, graph.paired(mean, name, pooled, graph.pair(numbers)))
+    mean.op_type = "Flatten"
 
 
 _WRITERS = {"AveragePool": _write_convolution, "ReduceMean": _write_global_pool}
