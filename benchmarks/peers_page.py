@@ -250,8 +250,10 @@ kept there is measured again by all tools.
 * **Size**: of the file, external data included.
 * **Integers**: the share of multiply-adds that ONNX Runtime computes in integer kernels, by its own
   profile of one run at its default optimization: not what the file says, but what is run.
-* **Latency**: CPU time of one thread for one sample, in turn with float, which is 1; in parentheses
-  the 10th and the 90th percentile of the turns.
+* **Latency**: CPU time of one thread for one sample, in turn with the float model as it came, which
+  is 1, in parentheses the 10th and the 90th percentile of the turns. The [prepared float
+  model](assess.md#time), which users of ours have anyway, takes less than that one: these ratios
+  compare tools, and say too much of what integers gain.
 * **CPU time** and **memory** (peak resident size): of the process that quantizes, from its start.
 
 In **bold**: a peer is better than our default there, by more than the interval (metric), the

@@ -2,9 +2,9 @@
 
 Both calibrate on the same samples, search with the same labelled samples, and are scored on others
 that neither has seen. Each runs in a process of its own. `kept` is the share of the speed-up of
-plain int8 (`bitwright.quantize`) that the tuned model keeps, in CPU time of one thread. A second
-run with twice the drop, in the same folder, shows what the journal saves; a third is killed half
-way and run again, and shows what is lost by that.
+plain int8 (`bitwright.quantize`) over the prepared float model that the tuned model keeps, in CPU
+time of one thread. A second run with twice the drop, in the same folder, shows what the journal
+saves; a third is killed half way and run again, and shows what is lost by that.
 
     pip install torch scikit-learn scipy pillow tokenizers
     python -m venv peers && peers/bin/pip install nncf==3.4.0 onnxruntime
@@ -57,6 +57,8 @@ from text_lines import alphabet, make_lines
 from tune_worker import SCORES, SET_SCORES
 
 import bitwright
+from bitwright.graph import save_model
+from bitwright.jobs.timing import prepare_yardstick
 from bitwright.jobs.tuning.request import split_parts
 
 PEER_SECONDS = 1800
@@ -242,6 +244,14 @@ def looks_by_model(journal: Path) -> Counter[str]:
     return found
 
 
+def write_prepared(model: Path, output: Path) -> Path:
+    """Write the prepared float model, which times are beside."""
+    side = prepare_yardstick(model)
+    assert side is not None  # it is a float model
+    save_model(side.reference, output)
+    return output
+
+
 def measure(name: str, options: argparse.Namespace) -> list[Row]:
     """Return the rows of a model: float, plain int8, and each tool."""
     task = MODELS[name](options.samples, options.evaluate)
@@ -297,6 +307,7 @@ def measure(name: str, options: argparse.Namespace) -> list[Row]:
             rows[tool].unseen = base[1] - score_of(path, unseen, task.score)
             rows[tool].met = rows[tool].drop <= options.drop + 1e-9
         feeds = {n: a for n, a in task.labelled[0].items() if n != "label"}
+        models["float"] = write_prepared(model, folder / "prepared.onnx")
         times = time_models(models, feeds, options.latency_seconds)
     gained = times["float"] - times["plain int8"]
     for tool, milliseconds in times.items():

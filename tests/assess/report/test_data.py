@@ -30,6 +30,7 @@ def test_measured_costs_count_before_predicted_ones_and_have_a_unit():
     assert (found["unit"], found["unit_size"]) == ("ms", 1)
     small = build_front_data(tuned(purpose="size", float_cost=4_000_000.0))
     assert (small["unit"], small["unit_size"]) == ("MB", 10**6)
+    assert (found["float_name"], small["float_name"]) == ("prepared float", "float")
 
 
 def test_a_point_that_was_not_evaluated_has_no_drop():

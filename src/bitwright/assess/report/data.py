@@ -258,6 +258,7 @@ def build_front_data(found: Mapping[str, Any]) -> dict[str, Any]:
         "max_size": found.get("max_size"),
         "float_score": f"{found['float_score']:.4g}",
         "float_cost": found["float_cost"],
+        "float_name": "float" if found["purpose"] == "size" else "prepared float",
         "unit": unit,
         "unit_size": size,
         "sentence": _sentence(found, chosen),

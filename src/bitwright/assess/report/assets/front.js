@@ -50,7 +50,7 @@ function makeFront(host, found) {
         + (budget === null ? "" : `M${xOf(budget)} ${FRONT.top}V${base}`) }),
       svg("path", { class: "ticks", d: unknown.map((point) => `M${xOf(point.cost)} ${base}v-7`).join("") }),
       svg("path", { class: "point", d: `M${xOf(found.float_cost) - 4} ${yOf(0) - 4}h8v8h-8Z` }),
-      svg("text", { x: xOf(found.float_cost) - 8, y: yOf(0) - 8, "text-anchor": "end" }, "float"),
+      svg("text", { x: xOf(found.float_cost) - 8, y: yOf(0) - 8, "text-anchor": "end" }, found.float_name),
       ...marks,
     );
     for (const mark of plot.querySelectorAll("[data-index]")) {
