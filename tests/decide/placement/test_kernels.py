@@ -187,11 +187,6 @@ def test_a_quantizer_takes_over_what_clips(body, host):
         ("y = Transpose<perm=[0,2,3,1]>(x)", "transpose", "byte_transpose"),
         ("y = Concat<axis=1>(x, x)", "copy", "qconcat"),
         ("axes = Constant<value_ints=[1]>() y = ReduceMean<keepdims=1>(x, axes)", "reduce", None),
-        (
-            "a = Constant<value_ints=[2,3]>() y = ReduceMean<keepdims=0>(x, a)",
-            "reduce_last",
-            "qpool_global",
-        ),
         ("y = Tanh(x)", "activation_dear", None),
         ("y = Erf(x)", "gelu", None),
         ("y = HardSwish(x)", "activation_dear", "qhard_swish"),
@@ -206,6 +201,13 @@ def test_other_operators_have_the_kernel_of_their_class(body, float_, integer):
     found = integer_work(node)
     assert (None if found is None else found.kernel) == integer
     assert {float_, integer} <= {*KERNELS, None}
+
+
+@pytest.mark.parametrize(("keeps", "shape"), [(0, "?,?"), (1, "?,?,?,?")])
+def test_a_mean_over_an_image_is_a_global_pool(keeps, shape):
+    body = f"a = Constant<value_ints=[2,3]>() y = ReduceMean<keepdims={keeps}>(x, a)"
+    node = last_of(f"g (float[1,16,8,8] x) => (float[{shape}] y) {{ {body} }}")
+    assert integer_work(node).kernel == "qpool_global"
 
 
 def test_products_are_told_apart_by_their_rows_and_weights():
