@@ -68,10 +68,11 @@ def _quantize(recipe: str) -> Callable[[Path, Path, Path], object]:
     def run(model: Path, quantized: Path, plan: Path) -> object:
         import bitwright
 
-        data = None if recipe == "int8-dynamic" else samples()
+        dynamic = recipe == "int8-dynamic"
+        options = {"force_dynamic": True} if dynamic else {"data": samples()}
         # Written beside what the other verbs read, and forgotten.
         output = quantized.with_name(f"{quantized.stem}-{recipe}.onnx")
-        return bitwright.quantize(model, output, data=data, recipe=recipe, progress=False)
+        return bitwright.quantize(model, output, recipe=recipe, progress=False, **options)
 
     return run
 

@@ -94,7 +94,7 @@ def long_jobs(inputs: Path) -> list[Job]:
     return [
         quantize("int8", "--recipe", "int8", *data),
         quantize("npu-cnn", "--recipe", "npu-cnn", *data),
-        quantize("int8-dynamic", "--dynamic"),
+        quantize("int8-dynamic", "--dynamic", "--force-dynamic"),
         quantize("int4-gptq", "--recipe", "int4-gptq", *data),
         quantize("external", "--recipe", "int8", "--external-data", *data, beside=("q.onnx.data",)),
         quantize("corrected", "--recipe", "int8", *corrected, *data),
@@ -287,7 +287,11 @@ def try_memory(megabytes: int, parent: Path) -> list[str]:
             ("quantize", model, "-o", "q.onnx", "--recipe", "int4-rtn"),
             "q.onnx",
         ),
-        Job("quantize int8-dynamic", ("quantize", model, "-o", "q.onnx", "--dynamic"), "q.onnx"),
+        Job(
+            "quantize int8-dynamic",
+            ("quantize", model, "-o", "q.onnx", "--dynamic", "--force-dynamic"),
+            "q.onnx",
+        ),
         Job(
             "quantize int8",
             ("quantize", model, "-o", "q.onnx", "--recipe", "int8", *random_data),

@@ -106,7 +106,7 @@ def samples_of(model: str, count: int) -> Samples:
 
 # Jobs ---------------------------------------------------------------------------------------
 
-Job = Callable[[], onnx.ModelProto]
+Job = Callable[..., onnx.ModelProto]
 SHORT = {"iterations": 20}
 
 
@@ -251,8 +251,10 @@ def jobs() -> Iterator[tuple[str, Job]]:
     for model in ("digits", "direction", "detector", "sentences"):
         yield _static(model, format="qoperator")
     for model in ("sentences", "direction"):
-        yield _named(model, "int8-dynamic", count=0)
-    yield _static("voice", base="int8-dynamic", select={"subgraphs": True})
+        name, job = _named(model, "int8-dynamic", count=0)
+        yield name, partial(job, force_dynamic=True)
+    name, job = _static("voice", base="int8-dynamic", select={"subgraphs": True})
+    yield name, partial(job, force_dynamic=True)
     # Trained.
     for fixture in ("qat_functions_dynamo", "qat_functions_script", "qat_modules_script"):
         for format in ("qdq", "qoperator"):

@@ -89,8 +89,8 @@ def test_not_even_numpy_is_loaded_to_start():
 
 def test_a_plain_job_loads_nothing_of_the_others():
     code = "import bitwright; demo = bitwright.load_demo()\n" + "\n".join(
-        f"bitwright.quantize(demo.model_path, data=demo.calibration[:4], recipe={recipe!r})"
-        for recipe in ("int8", "npu-cnn", "int8-dynamic")
+        f"bitwright.quantize(demo.model_path, data=demo.calibration[:4], recipe={options})"
+        for options in ("'int8'", "'npu-cnn'", "'int8-dynamic', force_dynamic=True")
     )
     loaded = modules_after(code)
     rooms = {".".join(name.split(".")[1:3]) for name in loaded if name.startswith("bitwright.")}

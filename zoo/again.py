@@ -37,8 +37,9 @@ def digests_of(case: Case) -> dict[str, str]:
                 continue
             output = Path(folder) / f"{name}.onnx"
             try:
-                data = case.calibration[:CALIBRATION]
-                bitwright.quantize(case.path, output, data=data, recipe=recipe, progress=False)
+                options = {"data": case.calibration[:CALIBRATION], "recipe": recipe}
+                options["force_dynamic"] = name == "dynamic"
+                bitwright.quantize(case.path, output, progress=False, **options)
                 content = output.read_bytes()
             except bitwright.BitwrightError as error:
                 content = str(error).encode()

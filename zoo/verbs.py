@@ -189,7 +189,7 @@ VERBS = (
     Verb("inspect", _inspect),
     Verb("preprocess", _preprocess),
     Verb("static", _quantize_by_default),
-    Verb("dynamic", _quantizing("int8-dynamic", STATIC_BAR)),
+    Verb("dynamic", _quantizing("int8-dynamic", STATIC_BAR, force_dynamic=True)),
     Verb("int4-rtn", _quantizing("int4-rtn", 8)),
     Verb("int4-gptq", _quantizing("int4-gptq", 8, samples=2)),
     Verb("per-tensor", _quantizing("int8", 8)),

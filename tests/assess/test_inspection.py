@@ -90,7 +90,8 @@ POOLS = {"GlobalAveragePool": 1, "MaxPool": 1}
 )  # fmt: skip
 def test_inspect_counts_what_quantize_counts(recipe, quantized):
     demo = bitwright.load_demo()
-    result = bitwright.quantize(demo.model_path, data=demo.calibration[:8], recipe=recipe)
+    data, force = demo.calibration[:8], recipe == "int8-dynamic"
+    result = bitwright.quantize(demo.model_path, data=data, recipe=recipe, force_dynamic=force)
     facts = bitwright.inspect(result.model)
     assert facts.quantized_ops == quantized
     left = Counter(node.op for node in result.plan.nodes.values() if not node.quantized)

@@ -48,7 +48,7 @@ from bitwright.recipe import Recipe, Selection
 def dynamic(model, **changes):
     """Quantize without data; the recipe's clean-ups stay off so that nodes keep their names."""
     recipe = Recipe(mode="dynamic", **{"optimize": False, **changes})
-    return as_proto(bitwright.quantize(model, recipe=recipe).model)
+    return as_proto(bitwright.quantize(model, recipe=recipe, force_dynamic=True).model)
 
 
 def measured(x):
@@ -85,7 +85,7 @@ def test_every_operator_runs_and_stays_near_float(name, qtype, per_channel):
     model = DYNAMIC_MODELS[name]()
     recipe = {"mode": "dynamic", "weight": qtype, "per_channel": per_channel}
     samples = dynamic_samples(model)
-    result = bitwright.quantize(model, recipe=recipe, data=samples)
+    result = bitwright.quantize(model, recipe=recipe, data=samples, force_dynamic=True)
     assert result.quantized
     assert result.samples == len(samples)
     assert quality(model, result.model, samples) > 30

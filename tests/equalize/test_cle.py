@@ -319,8 +319,8 @@ def test_sketches_belong_to_the_equalized_net(tmp_path):
 def test_weights_of_a_dynamic_model_are_equalized_too():
     model = make_mobilenet(width=1.5)
     recipe = Recipe(mode="dynamic", equalize=EVEN)
-    even = bitwright.quantize(model, recipe=recipe)
-    plain = bitwright.quantize(model, recipe=Recipe(mode="dynamic"))
+    even = bitwright.quantize(model, recipe=recipe, force_dynamic=True)
+    plain = bitwright.quantize(model, recipe=Recipe(mode="dynamic"), force_dynamic=True)
     samples = make_samples(model)
     assert quality(model, even, samples) > quality(model, plain, samples) + 3
 

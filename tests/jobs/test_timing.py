@@ -88,15 +88,16 @@ def test_the_time_stands_in_the_summary_and_in_the_verdict(model, samples, timed
 def test_the_advice_is_what_the_recipe_can_do(timed):
     demo = bitwright.load_demo()
     data = demo.calibration[:8]
+    asked = {"int8": {"purpose": "balanced"}, "int8-dynamic": {"force_dynamic": True}}
     said = {
-        str(purpose): bitwright.quantize(
-            demo.model_path, data=data, recipe=recipe, purpose=purpose, timing=True
+        recipe: bitwright.quantize(
+            demo.model_path, data=data, recipe=recipe, timing=True, **options
         ).verdict.sentence
-        for recipe, purpose in (("int8", "balanced"), ("int8-dynamic", None))
+        for recipe, options in asked.items()
     }
-    assert said["balanced"].endswith("; quantize with --for speed, which leaves float all that "
+    assert said["int8"].endswith("; quantize with --for speed, which leaves float all that "
                                      "gains no time.")  # fmt: skip
-    assert said["None"].endswith("; keep the float model where time counts.")
+    assert said["int8-dynamic"].endswith("; keep the float model where time counts.")
 
 
 def test_a_model_for_another_class_of_cpu_is_not_timed_here(timed, monkeypatch):
@@ -143,14 +144,14 @@ def test_large_models_are_not_opened_once_more(model, samples, timed, monkeypatc
 
 def test_a_model_without_samples_is_timed_on_random_ones(timed):
     demo = bitwright.load_demo()
-    bitwright.quantize(demo.model_path, recipe="int8-dynamic", timing=True)
+    bitwright.quantize(demo.model_path, recipe="int8-dynamic", force_dynamic=True, timing=True)
     [(_, _, sample)] = timed
     assert sample["image"].shape[1:] == (1, 8, 8)
 
 
 def test_the_models_of_a_folder_are_timed(tmp_path, timed):
     onnx.save(make_cnn(), tmp_path / "m.onnx")
-    result = bitwright.quantize(tmp_path, recipe="int8-dynamic", timing=True)
+    result = bitwright.quantize(tmp_path, recipe="int8-dynamic", force_dynamic=True, timing=True)
     assert result.results["m.onnx"].clock is SLOWER
 
 
@@ -158,7 +159,7 @@ def test_the_clock_runs():
     """Whole, without fakes: what it says is not looked at."""
     demo = bitwright.load_demo()
     recipe = Recipe(mode="dynamic")
-    result = bitwright.quantize(demo.model_path, recipe=recipe)
+    result = bitwright.quantize(demo.model_path, recipe=recipe, force_dynamic=True)
     found = time_result(open_model(demo.model_path, recipe), result)
     assert found.low <= found.ratio <= found.high and found.float_ms > 0
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from bitwright import graph
 from bitwright.api.recipes import load_recipe
 from bitwright.data import Transform, paths_of
-from bitwright.errors import ArgumentError
+from bitwright.errors import ArgumentError, RecipeError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import Compute
 from bitwright.jobs.modes import apply_to_model
@@ -64,6 +64,7 @@ def quantize(
     target: str | None = None,
     purpose: Purpose | None = None,
     cpu: str | None = None,
+    force_dynamic: bool = False,
     effort: Effort | None = None,
     limit: int | None = None,
     transform: Transform = None,
@@ -98,6 +99,9 @@ def quantize(
             time, `"speed"`: only where they save time. None: as the recipe says.
         cpu: the class of CPU whose costs decide on that, such as `"x86-vnni"`, or a file of costs
             that `bitwright bench --costs` wrote; None: that of this machine.
+        force_dynamic: let a dynamic recipe take convolutions, too, which it makes 2 to 4 times
+            slower. Else they stay float, and a model that has most of its multiply-adds in them is
+            refused, but where the recipe names them or the nodes to quantize.
         effort: what to try on top of the recipe, `"low"`: nothing, `"standard"`: other ranges,
             `"medium"`: equalization, smoothing and bias correction, too, `"high"`: also AdaRound on
             the most sensitive segments. Each is kept if the error falls on samples that it has not
@@ -147,6 +151,7 @@ def make_plan(
     target: str | None = None,
     purpose: Purpose | None = None,
     cpu: str | None = None,
+    force_dynamic: bool = False,
     effort: Effort | None = None,
     limit: int | None = None,
     transform: Transform = None,
@@ -177,6 +182,11 @@ def _request(**given: Any) -> QuantizeRequest:
     asked, engine = given.pop("recipe"), open_engine(given.pop("engine"))
     target = given.pop("target")
     recipe = settle_for_host(load_recipe(asked, target))
+    if given.get("force_dynamic") and recipe.mode != "dynamic":
+        raise RecipeError(
+            f"force_dynamic is for dynamic recipes, and {recipe.name!r} is {recipe.mode}; leave it "
+            "out."
+        )
     read = {name: given.pop(name) for name in _CALIBRATION}
     return QuantizeRequest(
         source=given.pop("model"),

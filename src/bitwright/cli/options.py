@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bitwright.cli.groups import completing, described, option
+from bitwright.cli.groups import completing, described, option, switch
 from bitwright.errors import ArgumentError
 from bitwright.support.wording import read_bytes
 
@@ -265,17 +265,22 @@ class PlacingOptions:
         "The class of CPU whose costs count, such as x86-vnni; that of this machine if not given.",
     )
     costs: Path | None = option("FILE", "Costs that 'bitwright bench --costs' measured.")
+    force_dynamic: bool = switch(
+        "With --dynamic: take convolutions in integers, too, which makes them slower."
+    )
 
-    def arguments(self) -> dict[str, str | None]:
+    def arguments(self) -> dict[str, str | bool | None]:
         """Return the arguments of `bitwright.quantize` that the options stand for."""
         if None not in (self.cpu, self.costs):
             raise typer.BadParameter("--cpu names measured costs, and --costs a file of them")
         cpu = self.cpu if self.costs is None else str(self.costs)
-        return {"purpose": None if self.purpose is None else self.purpose.value, "cpu": cpu}
+        purpose = None if self.purpose is None else self.purpose.value
+        return {"purpose": purpose, "cpu": cpu, "force_dynamic": self.force_dynamic}
 
     def words(self) -> dict[str, object]:
         """Return the options as they are typed."""
-        return {"for": self.purpose, "cpu": self.cpu, "costs": self.costs}
+        given = {"for": self.purpose, "cpu": self.cpu, "costs": self.costs}
+        return {**given, "force_dynamic": self.force_dynamic}
 
 
 def read_shapes(texts: Sequence[str], option: str = "--input-shape") -> dict[str, Any] | None:

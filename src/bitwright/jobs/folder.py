@@ -109,7 +109,7 @@ class FolderResult(Summarized):
 
     >>> import bitwright
     >>> folder = bitwright.load_demo().model_path.parent
-    >>> result = bitwright.quantize(folder, recipe="int8-dynamic")
+    >>> result = bitwright.quantize(folder, recipe="int8-dynamic", force_dynamic=True)
     >>> list(result.results), result.size < result.float_size
     (['digits.onnx'], True)
     """

@@ -14,6 +14,7 @@ from bitwright.errors import ArgumentError, OutputError, RecipeError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.decision_log import log_decisions
+from bitwright.jobs.dynamic import leave_convolutions_float
 from bitwright.jobs.modes import mode_of
 from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.result import Result
@@ -55,6 +56,8 @@ class QuantizeRequest:
     compute: Compute = ON_CPU
     external_data: bool | None = None
     providers: Sequence[str] | None = None
+    force_dynamic: bool = False
+    """Whether a dynamic recipe takes convolutions, too, which it makes slower."""
     timing: bool = False
     """Whether the result is timed beside the prepared float model, once it is written."""
 
@@ -71,7 +74,10 @@ class QuantizeRequest:
     def open(self) -> Prepared:
         """Return the float model that all stages work on: it is opened here, and handed on."""
         source = with_weights(self.source, self.weights, self.output)
-        return open_model(source, self.recipe, self.providers)
+        prepared = open_model(source, self.recipe, self.providers)
+        if self.recipe.mode != "dynamic" or self.force_dynamic:
+            return prepared
+        return leave_convolutions_float(prepared)
 
     def chosen_effort(self) -> Effort:
         """Return the effort to make."""

@@ -81,7 +81,7 @@ def plan_static(prepared: Prepared, calibration: Calibration) -> Decided:
 
         return Decided(prepared, *plan_casts(prepared, calibration))
     if prepared.recipe.mode == "dynamic":  # each run measures its own activations
-        layout = lay_out_dynamic(prepared.model, prepared.recipe)
+        layout = lay_out_dynamic(prepared.model, prepared.recipe, keep_float=prepared.keep_float)
     else:
         layout = lay_out(prepared.model, prepared.recipe, keep_float=prepared.keep_float)
     prepared, layout, smoothing = smooth_activations(prepared, layout, calibration)  # equalize

@@ -26,7 +26,7 @@ from bitwright.recipe import Emulation, Override, Percentile, Placement, Recipe,
 
 def plan_of(model, **changes):
     recipe = Recipe(mode="dynamic", **{"optimize": False, **changes})
-    return bitwright.make_plan(model, recipe=recipe)
+    return bitwright.make_plan(model, recipe=recipe, force_dynamic=True)
 
 
 def fates(model, **changes):

@@ -75,7 +75,7 @@ def quantize_dynamic(
         job = partial(_quantize_by_peer, request)
         write_of_peer(job, foreign, model_output, external_data=external)
         return
-    run = partial(quantize, model_input, recipe=recipe)
+    run = partial(quantize, model_input, recipe=recipe, force_dynamic=True)
     write_model(run, model_input, model_output, external_data=external)
 
 

@@ -279,6 +279,7 @@ def _quantize_dynamic(
         recipe=Recipe(
             name="quark-dynamic", mode="dynamic", weight=weight, select=select, **parts.recipe
         ),
+        force_dynamic=True,
         external_data=True if config.use_external_data_format else None,
         providers=config.execution_providers,
     )

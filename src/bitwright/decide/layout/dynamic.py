@@ -5,7 +5,7 @@ Activations get no entry: their range is measured at every run, so there is noth
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 import onnx_ir as ir
@@ -31,14 +31,19 @@ DYNAMIC_OP_TYPES = op_types(lambda op: op.dynamic_op)
 _MOVING = op_types(lambda op: op.moves and op.dynamic_op)
 
 
-def lay_out_dynamic(model: ir.Model, recipe: Recipe) -> Layout:
-    """Return which nodes are computed in integers under a dynamic recipe, and the reasons."""
-    return _DynamicBuilder(model, recipe).build()
+def lay_out_dynamic(
+    model: ir.Model, recipe: Recipe, *, keep_float: Mapping[str, str] | None = None
+) -> Layout:
+    """Return which nodes are computed in integers under a dynamic recipe, and the reasons.
+
+    `keep_float` has the names of more nodes that stay float, and why.
+    """
+    return _DynamicBuilder(model, recipe, keep_float or {}).build()
 
 
 class _DynamicBuilder:
-    def __init__(self, model: ir.Model, recipe: Recipe) -> None:
-        self._recipe = recipe
+    def __init__(self, model: ir.Model, recipe: Recipe, keep_float: Mapping[str, str]) -> None:
+        self._recipe, self._keep_float = recipe, keep_float
         self._nodes = list(model.graph.all_nodes() if recipe.enters_bodies else model.graph)
         self._selector = Selector(self._nodes, recipe.select, DYNAMIC_OP_TYPES)
         self._given = find_node_overrides(recipe, self._selector)
@@ -59,7 +64,7 @@ class _DynamicBuilder:
         return self._layout
 
     def _visit(self, node: ir.Node) -> NodePlan:
-        reason = self._selector.kept_float(node)
+        reason = self._keep_float.get(node.name or "") or self._selector.kept_float(node)
         if self._of_node(node).keep_float:
             reason = "an override keeps it float"
         if reason is None and node.op_type not in DYNAMIC_OP_TYPES:

@@ -135,7 +135,13 @@ def _evaluation(function: Evaluate | None, loader: Any, metric: Any) -> Evaluate
 def _quantized(model: Any, recipe: Recipe, samples: Any = None) -> ONNXModel:
     from bitwright.api import quantize
 
-    made = quantize(source_of(model), data=samples, recipe=recipe, progress=False)
+    made = quantize(
+        source_of(model),
+        data=samples,
+        recipe=recipe,
+        force_dynamic=recipe.mode == "dynamic",
+        progress=False,
+    )
     return ONNXModel(made.model, made.plan)
 
 
