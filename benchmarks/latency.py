@@ -10,6 +10,7 @@ integers, the size over float's, and the SQNR of the worst output.
     python benchmarks/latency.py                        all nets; what nets.py needs is needed here
     python benchmarks/latency.py --prepared models      write models, time nothing
     python benchmarks/latency.py --models models        time what was written
+    python benchmarks/latency.py --models models --json times.json   go on where that was stopped
 
 Models can be written on one machine and timed on another, which needs the repository and numpy,
 onnx, onnxruntime, onnx-ir, lazy_loader and msgspec. `--hollow DIR`, with `--prepared`, also writes
@@ -299,21 +300,33 @@ def main() -> None:
 
 
 def report(folders: Sequence[Path], options: argparse.Namespace) -> None:
-    """Time nets, and print what was found."""
+    """Time nets that the file of figures does not have, and print what was found."""
     print_facts(folders, options.tools)
-    found = []
+    found = read_times(options.json)
     for threads in options.threads:
-        timed = []
         for folder in folders:
-            timed.append(time_net(folder, options, threads or None))
-            cells = [timed[-1].cell(tool) for tool in options.tools]
+            if (folder.name, threads) in found:
+                continue
+            timed = found[folder.name, threads] = time_net(folder, options, threads or None)
+            cells = [timed.cell(tool) for tool in options.tools]
             print(f"{folder.name}: {', '.join(cells)}", file=sys.stderr, flush=True)
-            found.append(timed[-1])
             if options.json:
-                figures = [asdict(each) for each in found]
+                figures = [asdict(each) for each in found.values()]
                 options.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
         print(f"\nTime over prepared float's, {f'{threads} thread' if threads else 'all cores'}:\n")
-        print_times(timed, options.tools)
+        print_times([found[folder.name, threads] for folder in folders], options.tools)
+
+
+def read_times(path: Path | None) -> dict[tuple[str, int], Timed]:
+    """Return the times that a file of figures has, by net and threads (0: all cores)."""
+    if path is None or not path.exists():
+        return {}
+    found = {}
+    for figures in json.loads(path.read_text(encoding="utf-8")):
+        clocks = figures["clocks"].items()
+        figures["clocks"] = {name: [Clock(**one) for one in rounds] for name, rounds in clocks}
+        found[figures["net"], figures["threads"] or 0] = Timed(**figures)
+    return found
 
 
 if __name__ == "__main__":
