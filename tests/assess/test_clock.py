@@ -136,6 +136,17 @@ def test_too_few_rounds_tell_nothing():
     assert found.rounds == FEWEST_ROUNDS
 
 
+def test_what_must_be_timed_is_however_long_it_takes(monkeypatch):
+    time = Time()
+    [found] = time_runners([time.runner([5.0])] * 2, fewest=FEWEST_ROUNDS, now=time)
+    assert found.rounds == FEWEST_ROUNDS
+    monkeypatch.setattr(clock._Runner, "_run", lambda self, times: 5.0)
+    loaded, samples = graph.load_model(make_mlp()), make_samples(make_mlp(), 1) * 2
+    assert time_models([loaded] * 2, samples) is None
+    [found] = time_models([loaded] * 2, samples, however_long=True)
+    assert found.interval_ms == pytest.approx((found.low * 5000, found.high * 5000))
+
+
 def test_models_are_timed_beside_the_first():
     model = make_mlp()
     loaded = graph.load_model(model)

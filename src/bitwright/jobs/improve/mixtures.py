@@ -85,9 +85,6 @@ class Mixtures(Protocol):
     def shares(self) -> tuple[tuple[str, float], ...]:
         """The units that make most of the error, and their shares of it."""
 
-    def measure_errors(self) -> None:
-        """Let options have their errors, where these were not measured yet."""
-
     def make(self, states: Mapping[str, str]) -> Made:
         """Make a model; units that are not named are as planned."""
 
@@ -124,8 +121,7 @@ class Mix:
     @classmethod
     def in_float(cls, mixtures: Mixtures) -> Mix:
         """Return the model with all units in float."""
-        states = [[one.state for one in each].index("float") for each in mixtures.options]
-        return cls.of(mixtures, states)
+        return cls(mixtures, {unit.node: "float" for unit in mixtures.units})
 
     @property
     def name(self) -> str:

@@ -53,9 +53,8 @@ although this machine gains little by it."""
 class StaticMixtures:
     """The models of one static plan.
 
-    Their units are chosen by cost alone until it is known that errors matter, and these are
-    measured: where the plan is within the limit as it is, they do not, as one that becomes float
-    loses less still.
+    What their units cost and lose is measured when a mixture is first asked for: the plan as it is,
+    and float, need none of it.
     """
 
     open: Callable[[QuantPlan], Prepared]
@@ -67,10 +66,8 @@ class StaticMixtures:
     """Gives the samples that errors are measured on, where they are not known yet."""
     request: TuneRequest
     before: StaticMixtures | None = None
-    """Another plan whose kernels are the same: its costs hold, and the errors of equal units."""
+    """Another plan with the same nodes: the errors of equal units hold."""
     _base: Made | None = field(default=None, init=False)
-    _errors: UnitErrors | None = field(default=None, init=False)
-    _options: list[list[Option]] | None = field(default=None, init=False)
 
     @cached_property
     def prepared(self) -> Prepared:
@@ -99,22 +96,9 @@ class StaticMixtures:
         one_form = not self.plan.recipe.output_format.pairs
         return TIME_STATES if one_form or self.request.goal.is_timed else SIZE_STATES
 
-    @property
-    def errors(self) -> UnitErrors:
-        """The units, and what they lose where that was measured."""
-        return self._errors or self._without_errors
-
-    def measure_errors(self) -> None:
-        """Let options have their errors, where these were not measured yet."""
-        if self._errors is None:
-            self._errors, self._options = self._measure_errors(), None
-
     @cached_property
-    def _without_errors(self) -> UnitErrors:
-        name = f"units/{self.name}"
-        return keep_figures(self.journal, name, UnitErrors, lambda: find_units(self._variants))
-
-    def _measure_errors(self) -> UnitErrors:
+    def errors(self) -> UnitErrors:
+        """The units, and what they lose in each state."""
         before = None if self.before is None else (self.before.plan, self.before.errors)
         return keep_figures(
             self.journal,
@@ -127,43 +111,41 @@ class StaticMixtures:
 
     @cached_property
     def _costs(self) -> UnitCosts:
-        if self.before is not None and self.before.units == self.units:
-            return self.before._costs
-
         if self.request.goal.is_timed:
             sample = middle_sized(self.samples())
             return estimate_times(self.prepared, self.plan, self.units, [sample])
         return measure_bytes(self.prepared, self.plan, self.make({}).model, self.units)
 
-    @property
-    def units(self) -> Sequence[Unit]:
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
         """The units that have states."""
-        return self._without_errors.units
+        name = f"units/{self.name}"
+        return keep_figures(
+            self.journal, name, tuple[Unit, ...], lambda: find_units(self._variants)
+        )
 
     @property
     def is_measured(self) -> bool:
         """Whether it is known what units cost, and so which mixtures there are."""
-        return self._options is not None
+        return "options" in self.__dict__
 
-    @property
+    @cached_property
     def options(self) -> list[list[Option]]:
         """For each unit its states, with their cost and error."""
-        if self._options is None:
-            errors = self.errors.errors
-            self._options = [
-                [
-                    Option(
-                        state,
-                        self._cost(unit.node, state),
-                        0.0 if state == "float" else errors[state][unit.node],
-                        FLOAT_FORM if state == "float" else _INTEGERS,
-                    )
-                    for state in self._states
-                    if state == "float" or unit.node in errors[state]
-                ]
-                for unit in self.units
+        errors = self.errors.errors
+        return [
+            [
+                Option(
+                    state,
+                    self._cost(unit.node, state),
+                    0.0 if state == "float" else errors[state][unit.node],
+                    FLOAT_FORM if state == "float" else _INTEGERS,
+                )
+                for state in self._states
+                if state == "float" or unit.node in errors[state]
             ]
-        return self._options
+            for unit in self.units
+        ]
 
     def _cost(self, unit: str, state: str) -> float:
         """Return the cost of a state; of two that cost the same, the planned one is cheaper."""

@@ -67,8 +67,6 @@ class Plans:
             plan, data = self._plan(stage, before), self._samples.calibration()
             return WeightOnlyMixtures(request, plan, stage, self._journal, self._choosing, data)
         same = before if stage == TRIMMED and isinstance(before, StaticMixtures) else None
-        if same is not None:  # the ranges of those of most error are looked at
-            same.measure_errors()
         return self._static(stage, self._plan(stage, before), same)
 
     def with_other_ranges(self) -> list[StaticMixtures]:

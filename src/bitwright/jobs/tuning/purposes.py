@@ -171,8 +171,6 @@ class PurposeProposals:
     def _mixtures_of(self, mixtures: Mixtures) -> _Trying[bool]:
         """Search the mixtures of a plan; return whether more effort is not worth it."""
         passes = self._passes(mixtures)
-        if not (passes and self.goal.is_timed):
-            mixtures.measure_errors()
         self._trail = yield from search_front(self.maker, mixtures, self._trail)
         # More effort is for what this plan must give up: where that is next to nothing, or where
         # next to nothing can be kept of it, it would only take longer.
@@ -191,7 +189,6 @@ class PurposeProposals:
             mixtures = self.plans.mixtures(stage, before)
             if before is not None and decide_the_same(mixtures, before):
                 break
-            mixtures.measure_errors()
             self._trail = yield from least_loss(self.maker, mixtures, most)
             if self._trail.last.passes or not self._deadline.has(0):
                 break

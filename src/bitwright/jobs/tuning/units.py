@@ -100,13 +100,6 @@ def open_unit_variants(
     return found.only(_nodes_of(before))
 
 
-def find_units(variants: NodeVariants) -> UnitErrors:
-    """Return the units of a plan without their errors, where only their costs are asked for."""
-    units = _units(variants)
-    errors = {"int8": dict.fromkeys((unit.node for unit in units), 0.0)}
-    return UnitErrors(units=units, errors=errors, total=0.0)
-
-
 def measure_errors(
     variants: NodeVariants,
     states: Sequence[str],
@@ -118,7 +111,7 @@ def measure_errors(
 
     Those that another plan has the same, whose errors are known, keep them.
     """
-    units = _units(variants)
+    units = find_units(variants)
     known = _unchanged(variants.plan, units, before)
     alone = _measure_alone(variants, [unit for unit in units if unit.node not in known], report)
     total = variants.total().loss
@@ -205,7 +198,7 @@ def _of_units(units: Sequence[Unit], errors: Mapping[str, float]) -> dict[str, f
     }
 
 
-def _units(variants: NodeVariants) -> tuple[Unit, ...]:
+def find_units(variants: NodeVariants) -> tuple[Unit, ...]:
     """Return the units; one that only moves values is one with what reads them.
 
     Moved values keep their scale: they are rounded once, before the first of these units, and the

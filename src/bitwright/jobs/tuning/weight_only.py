@@ -104,9 +104,6 @@ class WeightOnlyMixtures:
         """Whether it is known what weights cost, and so which mixtures there are."""
         return self._measured is not None
 
-    def measure_errors(self) -> None:
-        """Nothing to do: errors are measured with the sizes."""
-
     @property
     def units(self) -> Sequence[Unit]:
         """The weights that have states, by the nodes that read them."""
