@@ -16,6 +16,7 @@ import onnx_ir as ir
 from bitwright.decide.ops.integer_kernels import is_faster_dense
 from bitwright.decide.placement.kernels import (
     Work,
+    channel_ties,
     dequantize_work,
     float_work,
     integer_work,
@@ -85,9 +86,11 @@ def chain_of(length: int) -> MicroNet:
 def _write(net: _Net, form: Form) -> MicroNet:
     shaped = onnx.shape_inference.infer_shapes(_parse(net.body, net), strict_mode=True)
     works: dict[str, Work] = {}
-    for node in ir.from_proto(shaped).graph:
+    graph = ir.from_proto(shaped).graph
+    ties = channel_ties(graph)
+    for node in graph:
         in_integers = form == "integers" or (form == "borders" and node.name == "b")
-        work = integer_work(node) if in_integers else float_work(node)
+        work = integer_work(node, ties) if in_integers else float_work(node)
         if work is not None and node.name is not None and node.op_type != "Constant":
             works[node.name] = work
         if form == "borders" and node.name == "b" and node.inputs[0] is not None:

@@ -9,6 +9,7 @@ import pytest
 from bitwright.decide.placement.kernels import (
     KERNELS,
     Work,
+    channel_ties,
     dequantize_work,
     float_host,
     float_work,
@@ -237,17 +238,39 @@ def test_an_average_of_a_late_opset_has_another_kernel(opset, kernel):
     assert float_work(node).kernel == kernel
 
 
+def works(body, **weights):
+    """Return the work of each node of a model, all in integers, as `emit/forms` writes them."""
+    model = model_of(BODY.format(body), **weights)
+    ties = channel_ties(model.graph)
+    return [integer_work(node, ties) for node in model.graph]
+
+
 def test_channels_between_convolutions_are_padded():
-    """As `emit/forms/padded_channels` writes them."""
-    text = BODY.format("c = Conv(x, w) d = Conv<group=24, pads=[1,1,1,1]>(c, v) y = Conv(d, u)")
-    model = model_of(text, w=(24, 16, 1, 1), v=(24, 1, 3, 3), u=(16, 24, 1, 1))
-    first, depthwise, last = model.graph
-    assert integer_work(first) == Work("qconv_pointwise", 64 * 32 * 16, 1024, 64 * 32)
-    assert integer_work(depthwise) == Work("qconv_depthwise", 64 * 32 * 9, 64 * 32, 64 * 32)
-    assert integer_work(last) == Work("qconv_pointwise", 64 * 16 * 32, 64 * 32, 1024)
+    body = "c = Conv(x, w) d = Conv<group=24, pads=[1,1,1,1]>(c, v) y = Conv(d, u)"
+    first, depthwise, last = works(body, w=(24, 16, 1, 1), v=(24, 1, 3, 3), u=(16, 24, 1, 1))
+    assert first == Work("qconv_pointwise", 64 * 32 * 16, 1024, 64 * 32)
+    assert depthwise == Work("qconv_depthwise", 64 * 32 * 9, 64 * 32, 64 * 32)
+    assert last == Work("qconv_pointwise", 64 * 16 * 32, 64 * 32, 1024)
 
 
 def test_channels_that_others_read_are_not_padded():
-    text = BODY.format("c = Conv(x, w) d = Conv<group=24>(c, v) y = Transpose<perm=[0,2,3,1]>(d)")
-    model = model_of(text, w=(24, 16, 1, 1), v=(24, 1, 1, 1))
-    assert integer_work(model.graph[1]).kernel == "qconv_depthwise_plain"
+    body = "c = Conv(x, w) d = Conv<group=24>(c, v) y = Transpose<perm=[0,2,3,1]>(d)"
+    found = works(body, w=(24, 16, 1, 1), v=(24, 1, 1, 1))
+    assert found[1].kernel == "qconv_depthwise_plain"
+
+
+def test_channels_behind_a_concat_are_padded_where_they_come_from():
+    body = "c = Conv(x, w) d = Conv(x, v) e = Concat<axis=1>(c, d) y = Conv(e, u)"
+    found = works(body, w=(18, 16, 1, 1), v=(30, 16, 1, 1), u=(16, 48, 1, 1))
+    kernels = ["qconv_pointwise", "qconv_pointwise", "qconcat", "qconv_pointwise"]
+    assert [work.kernel for work in found] == kernels
+    assert found[3] == Work("qconv_pointwise", 64 * 16 * 52, 64 * 52, 1024)
+
+
+def test_an_average_and_groups_are_padded_like_the_convolutions_that_they_become():
+    body = "c = Conv(x, w) d = AveragePool<kernel_shape=[2,2]>(c) y = Conv(d, u)"
+    found = works(body, w=(24, 16, 1, 1), u=(16, 24, 1, 1))
+    assert found[1] == Work("qconv_depthwise", 49 * 32 * 4, 64 * 32, 49 * 32)
+    body = "c = Conv(x, w) y = Conv<group=3, pads=[1,1,1,1]>(c, u)"
+    found = works(body, w=(30, 16, 1, 1), u=(48, 10, 3, 3))
+    assert found[1] == Work("qconv", 64 * 48 * 32 * 9, 64 * 32, 64 * 48)

@@ -9,7 +9,17 @@ qlinearconv.cc`. The numbers here were measured with ONNX Runtime 1.31.1, AVX-51
 
 from __future__ import annotations
 
-__all__ = ["is_depthwise", "is_faster_dense", "is_faster_unshuffled", "padded_channels"]
+import onnx_ir as ir
+
+__all__ = [
+    "averages_whole_windows",
+    "has_dense_kernel",
+    "has_depthwise_kernel",
+    "is_depthwise",
+    "is_faster_dense",
+    "is_faster_unshuffled",
+    "padded_channels",
+]
 
 _GROUP_OVERHEAD = 1600
 """Multiply-adds at the speed of a group's product that its im2col and call take a pixel and tap."""
@@ -39,6 +49,36 @@ square.
 def is_depthwise(group: int, channels_in: int, channels_out: int) -> bool:
     """Return whether a convolution has one filter a channel, which has a kernel of its own."""
     return group == channels_in == channels_out and group > 1
+
+
+def has_depthwise_kernel(channels: int) -> bool:
+    """Return whether a depthwise convolution of these channels is computed without im2col.
+
+    >>> has_depthwise_kernel(96), has_depthwise_kernel(72)
+    (True, False)
+    """
+    return channels % 16 == 0
+
+
+def has_dense_kernel(channels_in: int, channels_out: int) -> bool:
+    """Return whether a convolution of one group is computed without im2col.
+
+    >>> has_dense_kernel(4, 16), has_dense_kernel(3, 16), has_dense_kernel(16, 12)
+    (True, False, False)
+    """
+    return channels_in % 4 == 0 and channels_out % 4 == 0 and channels_out >= 16
+
+
+def averages_whole_windows(pool: ir.Node) -> bool:
+    """Return whether an AveragePool has no pads, so that it is a depthwise convolution of ones.
+
+    >>> averages_whole_windows(ir.node("AveragePool", [ir.val("x")], {"kernel_shape": [2, 2]}))
+    True
+    """
+    rounded = pool.attributes.get_int("ceil_mode", 0)
+    padded = any(pool.attributes.get_ints("pads", ()) or ())
+    auto = pool.attributes.get_string("auto_pad", "NOTSET")
+    return not rounded and not padded and auto in ("NOTSET", "VALID")
 
 
 def is_faster_dense(group: int, channels_in: int, channels_out: int) -> bool:

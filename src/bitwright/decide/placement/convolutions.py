@@ -11,17 +11,29 @@ multiple of 16 channels (MlasConvSymPackWSize, core/mlas/lib/convsym.cpp); all e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import onnx_ir as ir
 
-from bitwright.decide.ops import OPERATORS
-from bitwright.decide.ops.integer_kernels import is_depthwise, is_faster_dense, padded_channels
+from bitwright.decide.ops.channel_ties import ChannelTies, Convolved
+from bitwright.decide.ops.integer_kernels import (
+    averages_whole_windows,
+    has_dense_kernel,
+    has_depthwise_kernel,
+    is_depthwise,
+    is_faster_dense,
+)
 from bitwright.decide.placement.shapes import shape_of, sizes_of
 from bitwright.targets.costs import Work
 
-__all__ = ["BLOCK", "float_convolution", "integer_convolution", "transposed_convolution"]
+__all__ = [
+    "BLOCK",
+    "channel_ties",
+    "float_convolution",
+    "integer_convolution",
+    "transposed_convolution",
+]
 
 BLOCK = 16
 """Channels that lie side by side in an image in blocks."""
@@ -74,14 +86,21 @@ class _Convolution(NamedTuple):
 
 
 def _of(node: ir.Node) -> _Convolution | None:
-    weight, result, sizes = shape_of(node.inputs[1]), shape_of(node.outputs[0]), sizes_of(node)
+    """Return a Conv, or an average over whole windows as the Conv that it is written as."""
+    result, sizes = shape_of(node.outputs[0]), sizes_of(node)
+    if node.op_type == "AveragePool":
+        windows = node.attributes.get_ints("kernel_shape", ())
+        known = result is not None and len(result) > 2 and averages_whole_windows(node)
+        weight = (result[1], 1, *windows) if known and result else None
+    else:
+        weight = shape_of(node.inputs[1])
     if weight is None or result is None or sizes is None or len(weight) < 3:
         return None
-    window = math.prod(weight[2:])
+    window, is_pool = math.prod(weight[2:]), node.op_type == "AveragePool"
     return _Convolution(
         inputs=weight[1],
         outputs=weight[0],
-        group=node.attributes.get_int("group", 1),
+        group=weight[0] if is_pool else node.attributes.get_int("group", 1),
         window=window,
         axes=len(weight) - 2,
         places=math.prod(result) // max(result[1], 1),
@@ -141,17 +160,12 @@ _FLOAT: tuple[_Row, ...] = (
 )
 
 
-def _needs_columns(inputs: int, outputs: int) -> bool:
-    return outputs < 16 or outputs % 4 > 0 or inputs % 4 > 0
-
-
 _INTEGER: tuple[_Row, ...] = (
-    (lambda c: c.depthwise and c.outputs % 16 == 0, _blocks("qconv_depthwise")),
+    (lambda c: c.depthwise and has_depthwise_kernel(c.outputs), _blocks("qconv_depthwise")),
     (lambda c: c.depthwise, _columns("qconv_depthwise_plain")),
-    (lambda c: c.is_faster_dense and not _needs_columns(c.channels, c.outputs), _dense("qconv")),
     (lambda c: c.group > 1, _columns("qconv_columns_grouped", BLOCK)),
     (lambda c: c.inputs < 4, _columns("qconv_few_channels", BLOCK)),
-    (lambda c: _needs_columns(c.inputs, c.outputs), _columns("qconv_columns", BLOCK)),
+    (lambda c: not has_dense_kernel(c.inputs, c.outputs), _columns("qconv_columns", BLOCK)),
     (lambda c: c.slides, _dense("qconv")),
     (lambda c: True, _dense("qconv_pointwise")),
 )
@@ -162,48 +176,30 @@ def float_convolution(node: ir.Node) -> Work | None:
     return _first(_FLOAT, _of(node))
 
 
-def integer_convolution(node: ir.Node) -> Work | None:
-    """Return the work of a Conv in integers, in its cheapest exact form."""
+def integer_convolution(node: ir.Node, ties: ChannelTies | None = None) -> Work | None:
+    """Return the work of a Conv, or of an average, in integers, as it is written.
+
+    `ties` say how many channels it is padded to; without, it has those of the model.
+    """
     conv = _of(node)
-    if conv is not None and (conv.group == 1 or conv.depthwise):
-        result = _padded(node.outputs[0], conv.outputs)
-        conv = conv.padded(_padded(node.inputs[0], conv.channels), result)
+    if conv is not None and conv.is_faster_dense:
+        conv = conv.padded(conv.channels, conv.outputs)
+    if conv is not None and ties is not None and (conv.group == 1 or conv.depthwise):
+        columns, rows = (ties.size(value) for value in (node.inputs[0], node.outputs[0]))
+        conv = conv.padded(columns or conv.channels, rows or conv.outputs)
     return _first(_INTEGER, conv)
 
 
-def _padded(value: ir.Value | None, channels: int) -> int:
-    """Return with how many channels a tensor is read that only convolutions write and read."""
-    around = _convolutions_around(value)
-    if around is None:
-        return channels
-    depthwise = any(conv.attributes.get_int("group", 1) == channels > 1 for conv in around)
-    return padded_channels(channels, depthwise=depthwise)
+def channel_ties(nodes: Iterable[ir.Node]) -> ChannelTies:
+    """Return to how many channels the tensors of a float model are padded in integers."""
+    return ChannelTies.of_nodes(nodes, _convolved)
 
 
-def _convolutions_around(value: ir.Value | None) -> list[ir.Node] | None:
-    """Return who writes and reads a tensor, through what works channel by channel; None: others."""
-    writer = None if value is None else value.producer()
-    while writer is not None and writer.op_type != "Conv":
-        source = writer.inputs[0] if _is_channelwise(writer) else None
-        writer = None if source is None else source.producer()
-    if writer is None or value is None:
+def _convolved(node: ir.Node) -> Convolved | None:
+    conv = _of(node) if node.op_type in ("Conv", "AveragePool") else None
+    if conv is None:
         return None
-    found, values = [writer], [value]
-    for read in values:
-        if read.is_graph_output() or not read.uses():
-            return None
-        readers = dict.fromkeys(use.node for use in read.uses())
-        if not all(reader.op_type == "Conv" or _is_channelwise(reader) for reader in readers):
-            return None
-        found += [reader for reader in readers if reader.op_type == "Conv"]
-        results = [reader.outputs[0] for reader in readers if reader.op_type != "Conv"]
-        values += [result for result in results if result not in values]
-    return found
-
-
-def _is_channelwise(node: ir.Node) -> bool:
-    rule = OPERATORS.get(node.op_type)
-    return rule is not None and bool(rule.elementwise or rule.pool)
+    return Convolved(1 if conv.is_faster_dense else conv.group, conv.channels, conv.outputs)
 
 
 def transposed_convolution(node: ir.Node) -> Work | None:

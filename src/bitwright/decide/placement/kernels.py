@@ -12,7 +12,10 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from bitwright.decide.ops import MATRIX_PRODUCTS, OPERATORS
+from bitwright.decide.ops.channel_ties import ChannelTies
+from bitwright.decide.ops.integer_kernels import averages_whole_windows
 from bitwright.decide.placement.convolutions import (
+    channel_ties,
     float_convolution,
     integer_convolution,
     transposed_convolution,
@@ -32,6 +35,7 @@ from bitwright.targets.costs import Work
 __all__ = [
     "KERNELS",
     "Work",
+    "channel_ties",
     "dequantize_work",
     "float_host",
     "float_work",
@@ -91,8 +95,10 @@ def float_work(node: ir.Node) -> Work | None:
     return Work(kernel, 0, *sizes)
 
 
-def integer_work(node: ir.Node) -> Work | None:
+def integer_work(node: ir.Node, ties: ChannelTies | None = None) -> Work | None:
     """Return the cheapest exact integer kernel of a node; None: it can only run in float.
+
+    `ties` are the model's `channel_ties`: without them no channels are padded.
 
     >>> x, y, z = (ir.val(name, shape=[1, 64, 28, 28]) for name in "xyz")
     >>> integer_work(ir.node("Add", [x, x], outputs=[y]))
@@ -104,7 +110,7 @@ def integer_work(node: ir.Node) -> Work | None:
     if op in ("Relu", "Clip"):
         return None if integer_host(node) is None else _FUSED
     if op in _INTEGER_PRODUCTS:
-        return _INTEGER_PRODUCTS[op](node)
+        return _INTEGER_PRODUCTS[op](node, ties)
     kernel, sizes = _choose(_INTEGER_KERNELS.get(op), node), sizes_of(node)
     if kernel is None or sizes is None:
         return None
@@ -127,10 +133,6 @@ def _border(kernel: str, value: ir.Value) -> Work:
 
 
 # Products of matrices, recurrent layers, averages as convolutions
-
-
-def _product(prefix: str) -> Callable[[ir.Node], Work | None]:
-    return lambda node: _matrix_product(node, prefix)
 
 
 def _matrix_product(node: ir.Node, prefix: str) -> Work | None:
@@ -157,17 +159,12 @@ def _recurrent(node: ir.Node) -> Work | None:
     return Work("recurrent", math.prod(source[:-1]) * count_elements(weights), *sizes)
 
 
-def _average_pool(node: ir.Node) -> Work | None:
+def _average_pool(node: ir.Node, ties: ChannelTies | None) -> Work | None:
     """Return the work of an average: without pads it is a depthwise convolution of ones."""
-    sizes, source = sizes_of(node), shape_of(node.inputs[0])
-    if sizes is None or source is None:
-        return None
-    windows = _windows(node, sizes)
-    if any(node.attributes.get_ints("pads", ())):
-        return Work("qpool_average", 0, *windows)
-    if source[1] % 16 == 0:
-        return Work("qconv_depthwise", windows.read, *sizes)
-    return Work("qconv_depthwise_plain", windows.read, *windows)
+    sizes = sizes_of(node)
+    if sizes is None or averages_whole_windows(node):
+        return integer_convolution(node, ties)
+    return Work("qpool_average", 0, *_windows(node, sizes))
 
 
 def _windows(node: ir.Node, sizes: Sizes) -> Sizes:
@@ -179,13 +176,13 @@ def _windows(node: ir.Node, sizes: Sizes) -> Sizes:
 _FLOAT_PRODUCTS: dict[str, Callable[[ir.Node], Work | None]] = {
     "Conv": float_convolution,
     "ConvTranspose": transposed_convolution,
-    **dict.fromkeys([*MATRIX_PRODUCTS, "FusedMatMul"], _product("")),
+    **dict.fromkeys([*MATRIX_PRODUCTS, "FusedMatMul"], lambda node: _matrix_product(node, "")),
     **dict.fromkeys(["LSTM", "GRU", "RNN"], _recurrent),
 }
-_INTEGER_PRODUCTS: dict[str, Callable[[ir.Node], Work | None]] = {
+_INTEGER_PRODUCTS: dict[str, Callable[[ir.Node, ChannelTies | None], Work | None]] = {
     "Conv": integer_convolution,
     "AveragePool": _average_pool,
-    **dict.fromkeys(MATRIX_PRODUCTS, _product("q")),
+    **dict.fromkeys(MATRIX_PRODUCTS, lambda node, _: _matrix_product(node, "q")),
 }
 
 

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from bitwright.decide.ops import LINEAR_OPS
 from bitwright.decide.placement.cut import FLOAT, INTEGERS, Price, cheapest, priced
 from bitwright.decide.placement.kernels import (
+    channel_ties,
     dequantize_work,
     float_host,
     float_work,
@@ -159,6 +160,7 @@ class _Sites:
     def __init__(self, model: ir.Model, plan: QuantPlan, costs: CostTable) -> None:
         self._plan, self._costs = plan, costs
         self._names = {value: name for name, value in iter_values(model)}
+        self._ties = channel_ties(model.graph)
         self._paired = {e.tensor for e in plan.tensors.values() if e.role == "activation"}
         self._nodes = [node for node in model.graph if (node.name or "") in plan.nodes]
         self.planned = [n.name or "" for n in self._nodes if plan.nodes[n.name or ""].quantized]
@@ -214,7 +216,7 @@ class _Sites:
             if maker != FLOAT:
                 yield Price((maker,), (side,), math.inf)
             return
-        work = integer_work(node)
+        work = integer_work(node, self._ties)
         yield Price((side,), (FLOAT,), self._time(work) if work else self._between_pairs(node))
 
     def _between_pairs(self, node: ir.Node) -> float:

@@ -17,6 +17,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.decide.ops.integer_kernels import averages_whole_windows
 from bitwright.emit.qlinear_graph import PairGraph
 from bitwright.graph.constants import constant_of, input_at
 
@@ -46,10 +47,7 @@ def _is_between_pairs(graph: PairGraph, node: ir.Node) -> bool:
 def _write_convolution(graph: PairGraph, pool: ir.Node) -> bool:
     shape, kernel = pool.outputs[0].shape, pool.attributes.get_ints("kernel_shape", ())
     channels = None if shape is None or len(shape) < 3 else shape[1]
-    rounded = pool.attributes.get_int("ceil_mode", 0)
-    padded = any(pool.attributes.get_ints("pads", ()) or ())
-    auto = pool.attributes.get_string("auto_pad", "NOTSET")
-    if rounded or padded or auto not in ("NOTSET", "VALID") or not isinstance(channels, int):
+    if not averages_whole_windows(pool) or not isinstance(channels, int):
         return False
     assert kernel is not None
     kept = [pool.attributes[name] for name in _WINDOW if name in pool.attributes]
