@@ -111,6 +111,5 @@ def _count_products(optimized: OptimizedModel) -> Coverage:
 
 def _is_integer(node: ir.Node) -> bool:
     if node.op_type == "MatMulNBits":
-        level = node.attributes.get("accuracy_level")
-        return level is not None and level.value == _INTEGER_LEVEL
+        return node.attributes.get_int("accuracy_level", 0) == _INTEGER_LEVEL
     return node.op_type in INTEGER_OPS and node.op_type != "MatMulBnb4"

@@ -18,6 +18,7 @@ from bitwright.graph.quantized_ops import (
     ROUNDERS,
     is_integer_op,
 )
+from bitwright.graph.shapes import sizes_of
 from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, Microscaling
 from bitwright.support.showing import Summarized, html_tables
 from bitwright.support.wording import counted, show_bytes
@@ -223,9 +224,7 @@ def _block_format(node: ir.Node) -> str:
 
 
 def _granularity(node: ir.Node) -> str:
-    if "block_size" in node.attributes and node.attributes["block_size"].value:
+    if node.attributes.get_int("block_size", 0):
         return "per block"
-    scale = node.inputs[1]
-    shape = None if scale is None else scale.shape
-    sizes = [] if shape is None else [dim for dim in shape if dim != 1]
-    return "per channel" if sizes else "per tensor"
+    sizes = sizes_of(node.inputs[1]) or ()
+    return "per channel" if any(size != 1 for size in sizes) else "per tensor"

@@ -94,14 +94,10 @@ def _fit(value: Any, spec: InputSpec, transform: Any, index: int) -> Any:
     if is_image(value):
         given = transform if isinstance(transform, ImagePreprocess) else None
         value = image_to_array(value, spec, given, f"image {index}")
-    if spec.shape is None or not spec.shape or not (spec.shape[0] == 1 or _is_open(spec)):
+    if not spec.shape or (isinstance(spec.shape[0], int) and spec.shape[0] != 1):
         return value
     try:
         array = as_array(value)
     except (ValueError, TypeError, OverflowError):
         return value  # whoever checks the sample says what is wrong with it
     return array[np.newaxis] if array.ndim == len(spec.shape) - 1 else array
-
-
-def _is_open(spec: InputSpec) -> bool:
-    return spec.shape is not None and not isinstance(spec.shape[0], int)

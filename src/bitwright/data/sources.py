@@ -43,7 +43,8 @@ def _open_object(source: Any, specs: tuple[InputSpec, ...], transform: Any) -> S
         raise DataError(
             f"the dataset has parts ({parts}); give one of them, such as dataset[{first!r}]."
         )
-    if isinstance(source, Mapping) or _is_single_array(source):
+    is_tensor = callable(getattr(source, "detach", None))
+    if isinstance(source, Mapping | np.ndarray) or is_tensor:
         return _open_stack(source, specs, transform)
     if callable(getattr(source, "get_next", None)):
         return Samples(
@@ -104,11 +105,6 @@ def _shuffles(loader: Any) -> bool:
     """Whether a loader shuffles its samples at each pass."""
     sampler = getattr(loader, "sampler", None)
     return sampler is not None and type(sampler).__name__ != "SequentialSampler"
-
-
-def _is_single_array(value: Any) -> bool:
-    """Whether the value is an array or a tensor, as opposed to a container of them."""
-    return isinstance(value, np.ndarray) or callable(getattr(value, "detach", None))
 
 
 def _open_stack(source: Any, specs: tuple[InputSpec, ...], transform: Any) -> Samples:

@@ -36,7 +36,8 @@ def leave_float(
 
     A plan that nobody edited comes back equal. `model` is the prepared float model.
     """
-    wanted = {n: _reason(node) for n, node in plan.nodes.items() if _is_edited(node, plan)}
+    edited = {name: node.reason for name, node in plan.nodes.items() if _is_edited(node, plan)}
+    wanted = {n: _EDITED if why in (None, ABSORBED) else why or "" for n, why in edited.items()}
     wanted |= reasons or {}
     for name in wanted.keys() - plan.nodes.keys():
         raise PlanError(f"the plan has no node {name!r}.{did_you_mean(name, plan.nodes)}")
@@ -61,10 +62,6 @@ def _is_edited(node: NodePlan, plan: QuantPlan) -> bool:
     keys = [key for key in node.inputs if key is not None]
     stored = any(plan.tensors[key].role != "activation" for key in keys) or any(node.outputs)
     return node.reason in (None, ABSORBED) or (stored and not plan.trained)
-
-
-def _reason(node: NodePlan) -> str:
-    return _EDITED if node.reason in (None, ABSORBED) else node.reason or ""
 
 
 def _still_read(

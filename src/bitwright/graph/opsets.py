@@ -66,7 +66,8 @@ def _check_upgraded(model: ir.Model) -> None:
 def _convert(model: ir.Model, current: int, version: int) -> ir.Model:
     # onnxscript's convert_version without fallback=True stamps the new opset on an unadapted graph,
     # and with it swallows the converter's errors; so the C++ converter is called here directly.
-    if current < 9 <= version and _has_batched_scan(model):
+    # The converter drops the axis of a Scan of opset 8, with a wrong rank.
+    if current < 9 <= version and any(n.op_type == "Scan" for n in model.graph.all_nodes()):
         raise ModelError(
             f"the model cannot be moved from opset {current} to {version} (its Scan has a batch "
             "axis, which later ones lack); export it again with a newer opset."
@@ -87,11 +88,6 @@ def _convert(model: ir.Model, current: int, version: int) -> ir.Model:
         _pin_old_resize(upgraded)
     _restore_identity(upgraded, model, version)
     return upgraded
-
-
-def _has_batched_scan(model: ir.Model) -> bool:
-    """Return whether there is a Scan of opset 8; the converter drops its axis with a wrong rank."""
-    return any(node.op_type == "Scan" for _, graph in iter_graphs(model) for node in graph)
 
 
 def _restore_tensors(upgraded: ir.Model, model: ir.Model, stripped: StrippedModel) -> None:

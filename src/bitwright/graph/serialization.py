@@ -123,7 +123,8 @@ class _ValueWriter:
             and not value.metadata_props
             and not value.doc_string
         )
-        if not plain or (shape is not None and _is_denoted(shape)):
+        denoted = shape is not None and any(map(shape.get_denotation, range(len(shape))))
+        if not plain or denoted:
             ir.serde.serialize_value_into(message, value)
             return
         assert isinstance(kind, ir.TensorType)
@@ -135,8 +136,3 @@ class _ValueWriter:
             return
         message.name = value.name or ""
         message.type.MergeFromString(known)
-
-
-def _is_denoted(shape: ir.Shape) -> bool:
-    """Return whether a dimension says what it is for."""
-    return any(map(shape.get_denotation, range(len(shape))))

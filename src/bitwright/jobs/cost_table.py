@@ -113,13 +113,9 @@ def times_of(net: MicroNet, profile: Profile, overhead: float = 0.0) -> dict[str
             beside = [name for name in (before, behind) if name]
             if not beside or (node.kind == "layout" and len(beside) < 2):
                 continue
-            owner = max(beside, key=_claim)
+            owner = max(beside, key=lambda name: 2 * name.endswith(("_Q", "_DQ")) + (name == "b"))
         found[owner] += 1e3 * node.milliseconds + overhead
     return dict(found)
-
-
-def _claim(name: str) -> int:
-    return 2 if name.endswith(("_Q", "_DQ")) else name == "b"
 
 
 def fast_runs(times: Sequence[float]) -> float:

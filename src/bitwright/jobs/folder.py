@@ -211,12 +211,11 @@ class FolderResult(Summarized):
 
     def to_pandas(self) -> Any:
         """Return one row for each quantized model as a pandas DataFrame."""
-        columns = ["model", "float_bytes", "bytes", "measured"]
         rows = [
-            (name, result.float_size, result.size, result.measured)
-            for name, result in self.results.items()
+            {"model": n, "float_bytes": r.float_size, "bytes": r.size, "measured": r.measured}
+            for n, r in self.results.items()
         ]
-        return data_frame([dict(zip(columns, row, strict=True)) for row in rows], columns)
+        return data_frame(rows, ["model", "float_bytes", "bytes", "measured"])
 
     def _repr_html_(self) -> str:
         rows = [

@@ -175,12 +175,14 @@ def write_report(  # noqa: PLR0913 - a public verb
             raise OutputError(
                 f"the better plan would overwrite {plan_name!r}; give the page another name."
             )
+    # What is in memory still knows the file of the float model that it was made from.
+    named = None if isinstance(quantized_model, ir.Model) else quantized_model
     given = (data, limit, transform, memory_budget, providers, engine, progress)
     with Measuring.connected(*given) as measuring:
         request = ReportRequest(
             source=float_model,
             quantized=graph.load_model(quantized_model),
-            names=(name_of(float_model, "model.onnx"), _result_name(quantized_model)),
+            names=(name_of(float_model, "model.onnx"), name_of(named, "quantized.onnx")),
             sizes=(graph.file_size(float_model), _size_of(quantized_model)),
             plan=plan,
             plan_name=plan_name,
@@ -267,11 +269,6 @@ def name_of(source: Any, otherwise: str) -> str:
         return os.fspath(source)
     path = graph.source_path(source) if isinstance(source, ir.Model) else None
     return otherwise if path is None else str(path)
-
-
-def _result_name(source: Any) -> str:
-    # What is in memory still knows the file of the float model that it was made from.
-    return "quantized.onnx" if isinstance(source, ir.Model) else name_of(source, "quantized.onnx")
 
 
 def _size_of(source: Any) -> int:
@@ -433,9 +430,8 @@ def _facts_of(node: ir.Node | None, output: ir.Value | None) -> list[tuple[str, 
     """Return the shape of what a node makes, and its attributes, in words."""
     facts = []
     if output is not None and output.shape is not None:
-        facts.append(
-            ("output", "x".join(str(_size(size)) for size in output.shape) or "one number")
-        )
+        sizes = (str(dim if isinstance(dim, int) else dim.value or "?") for dim in output.shape)
+        facts.append(("output", "x".join(sizes) or "one number"))
     for attribute in () if node is None else node.attributes.values():
         if attribute.type in _SHOWN:
             text = str(list(attribute.value) if attribute.type in _LISTS else attribute.value)
@@ -445,10 +441,6 @@ def _facts_of(node: ir.Node | None, output: ir.Value | None) -> list[tuple[str, 
 
 _LISTS = {ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS}
 _SHOWN = _LISTS | {ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING}
-
-
-def _size(size: int | ir.SymbolicDim) -> int | str:
-    return size if isinstance(size, int) else size.value or "?"
 
 
 def _time(request: ReportRequest, samples: Sequence[Sample], recipe: Recipe | None) -> Clock | None:

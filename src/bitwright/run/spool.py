@@ -110,7 +110,7 @@ class Spool(Rows):
             raise DataError(f"tensor {name!r} holds {array.dtype} values, which cannot be kept.")
         places = self._places.setdefault(name, [])
         # What is part of a larger array would keep that alive.
-        if array.nbytes <= self._memory_left and _is_whole(array):
+        if array.nbytes <= self._memory_left and not isinstance(array.base, np.ndarray):
             self._memory_left -= array.nbytes
             kept = array.view()
             kept.flags.writeable = False
@@ -175,11 +175,6 @@ class Spool(Rows):
         self._files.clear()
         super().close()
         self._scratch.close()
-
-
-def _is_whole(array: npt.NDArray[Any]) -> bool:
-    """Whether an array has its memory for itself, as far as numpy knows."""
-    return not isinstance(array.base, np.ndarray)
 
 
 def _write_array(file: BinaryIO, array: npt.NDArray[Any]) -> int:

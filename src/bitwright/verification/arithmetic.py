@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from bitwright.decide.ops import CONVOLUTIONS, op_types
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.quantized_ops import INTEGER_OPS, IntegerOp
 from bitwright.graph.quantizers import Quantizers, name_of
+from bitwright.graph.shapes import static_shape
 from bitwright.verification.findings import Finding
 
 __all__ = ["Product", "check_accumulators", "check_saturation", "find_products"]
@@ -136,26 +138,18 @@ class Product:
     @property
     def depth(self) -> int | None:
         """How many products are added up, where the weight's shape is known."""
-        shape = self.weight_value.shape
-        if shape is None or not all(isinstance(size, int) for size in shape):
+        sizes = static_shape(self.weight_value)
+        if sizes is None:
             return None
-        sizes = [int(size) for size in shape]  # type: ignore[arg-type]
         if self.convolves:
-            return int(np.prod(sizes[1:]))
+            return math.prod(sizes[1:])
         return sizes[-1] if self._transposed else sizes[-2] if len(sizes) > 1 else sizes[-1]
 
     @property
     def is_depthwise(self) -> bool:
         """Whether each channel is convolved alone, which has kernels of its own."""
-        group = self.node.attributes.get("group")
-        shape = self.weight_value.shape
-        return bool(
-            self.convolves
-            and group is not None
-            and group.value > 1
-            and shape is not None
-            and shape[1] == 1
-        )
+        group, shape = self.node.attributes.get_int("group", 1), self.weight_value.shape
+        return self.convolves and group > 1 and shape is not None and shape[1] == 1
 
     def rows(self) -> Array | None:
         """Return the stored integers, a row for each output channel; None for computed weights."""
@@ -171,7 +165,7 @@ class Product:
 
     @property
     def _transposed(self) -> bool:
-        return "transB" in self.node.attributes and bool(self.node.attributes["transB"].value)
+        return bool(self.node.attributes.get_int("transB", 0))
 
 
 def find_products(quantizers: Quantizers) -> Iterator[Product]:

@@ -106,7 +106,7 @@ def choose_kind(
         classes = f"class scores along axis {axis}"
         if _sum_to_one(first, axis):
             return OutputPart("probabilities", axis, f"{classes} that sum to one", top1=True)
-        if made_by == "Sigmoid" or _are_shares(first):
+        if made_by == "Sigmoid" or (first.size and np.all((first >= 0) & (first <= 1))):
             return OutputPart("sigmoid", axis, f"{classes}, each between 0 and 1", top1=True)
         return OutputPart("logits", axis, classes, top1=True)
     if _VECTORS.search(name) and first.ndim in (2, 3) and first.shape[-1] > 1:
@@ -120,10 +120,6 @@ def choose_kind(
 def _sum_to_one(values: Array, axis: int) -> bool:
     sums = values.astype(np.float64).sum(axis=axis)
     return bool(values.size) and bool(np.all(values >= 0) and np.allclose(sums, 1, atol=1e-3))
-
-
-def _are_shares(values: Array) -> bool:
-    return bool(values.size) and bool(np.all((values >= 0) & (values <= 1)))
 
 
 def _are_unit_vectors(values: Array) -> bool:

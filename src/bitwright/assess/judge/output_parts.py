@@ -85,10 +85,9 @@ def _split(value: ir.Value, axis: int, steps: int) -> list[tuple[int, ir.Value]]
     if node.op_type in _SAME_ELEMENTS:
         return _split(source, axis, steps - 1)
     if node.op_type == "Transpose":
-        order = node.attributes.get("perm")
-        rank = len(sizes_of(value) or ())
-        places = list(order.value) if order is not None else list(reversed(range(rank)))
-        return _split(source, int(places[axis]), steps - 1) if axis < len(places) else None
+        reverse = range(len(sizes_of(value) or ()))[::-1]
+        places = node.attributes.get_ints("perm", reverse)
+        return _split(source, places[axis], steps - 1) if axis < len(places) else None
     if node.op_type == "Reshape":
         place = _same_axis(sizes_of(source), sizes_of(value), axis)
         return None if place is None else _split(source, place, steps - 1)

@@ -129,7 +129,7 @@ def drop_of_pairs(before: npt.ArrayLike, after: npt.ArrayLike) -> Drop:
     """
     one, other = (np.asarray(values, np.float64) for values in (before, after))
     change = one - other
-    largest = float(np.abs(change).max()) or _size(one)
+    largest = float(np.abs(change).max()) or float(np.abs(one).max()) or 1.0
     squares = float(np.square(change - change.mean()).sum()) + largest**2
     error = math.sqrt(squares) / change.size
     return Drop(change.size, float(change.mean()), error, largest)
@@ -154,7 +154,3 @@ def look_sizes(samples: int) -> tuple[int, ...]:
     """Return after how many samples to look."""
     sizes = (math.ceil(fraction * samples) for fraction in _FRACTIONS)
     return tuple(size for size in sizes if size >= MIN_LOOK or size == samples)
-
-
-def _size(scores: npt.NDArray[np.float64]) -> float:
-    return float(np.abs(scores).max()) or 1.0

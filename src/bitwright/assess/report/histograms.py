@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MAX_BINS", "Histogram", "pack", "unpack"]
+__all__ = ["MAX_BINS", "Histogram", "pack"]
 
 Array = npt.NDArray[Any]
 
@@ -84,13 +84,6 @@ def pack(values: Array) -> tuple[float, str]:
     levels = np.ceil(np.log1p(values) / math.log1p(peak) * _LEVELS).astype(int).clip(0, _LEVELS)
     table = np.frombuffer(_LETTERS.encode(), np.uint8)
     return peak, table[np.stack([levels // 64, levels % 64], axis=1)].tobytes().decode()
-
-
-def unpack(peak: float, text: str) -> Array:
-    """Return the numbers that `pack` was given, to a fraction of a percent."""
-    letters = np.array([_LETTERS.index(letter) for letter in text]).reshape(-1, 2)
-    levels = letters @ np.array([64, 1])
-    return np.asarray(np.expm1(levels / _LEVELS * math.log1p(peak)))
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from bitwright.graph import reach
+from bitwright.graph import input_at, reach
 
 __all__ = ["Branch", "find_branches"]
 
@@ -113,10 +113,6 @@ def _reaches_as_value(node: ir.Node, join: ir.Node) -> bool:
 def _weighs(node: ir.Node, index: int) -> bool:
     """Whether an input of a node only says how much of the values counts."""
     if node.op_type in _ATTENTIONS:
-        return index != _VALUES and _has_values(node)
+        # Values may be packed with the queries.
+        return index != _VALUES and input_at(node, _VALUES) is not None
     return node.op_type == "Softmax"
-
-
-def _has_values(node: ir.Node) -> bool:
-    """Whether an attention has its values in an input of their own, not packed with the queries."""
-    return len(node.inputs) > _VALUES and node.inputs[_VALUES] is not None

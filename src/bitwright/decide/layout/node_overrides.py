@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Layout
 from bitwright.decide.layout.selection import Selector
-from bitwright.decide.ops import RULES
+from bitwright.decide.ops import RULES, rule_of
 from bitwright.errors import RecipeError
 from bitwright.graph.constants import is_constant
 from bitwright.numerics.types import QType
@@ -79,15 +79,11 @@ def spread_types(
                 *(read[r] for r in readers.get(tensor, ())),
             )
             stored[tensor] = _widest(wanted)
-        if results and (_moves(node) or _clips(node)):
+        if results and (rule_of(node.op_type).keeps_scale_of(node) or _clips(node)):
             read[name] = _widest((read[name], *(stored[tensor] for tensor in results)))
     for tensor, names in readers.items():
         stored.setdefault(tensor, _widest(read[name] for name in names))
     return TypeMap(read, stored)
-
-
-def _moves(node: ir.Node) -> bool:
-    return node.op_type in RULES and RULES[node.op_type].keeps_scale_of(node)
 
 
 def _clips(node: ir.Node) -> bool:

@@ -234,8 +234,7 @@ def only_moves(node: ir.Node, rule: OpRule) -> bool:
     if node.op_type == "Concat":
         return True
     if node.op_type == "Resize":
-        mode = node.attributes.get("mode")
-        return mode is None or mode.value == "nearest"
+        return node.attributes.get_string("mode", "nearest") == "nearest"
     return rule.keeps_scale_of(node)
 
 

@@ -22,22 +22,16 @@ def _clip_bounds(node: ir.Node) -> tuple[float, float] | None:
     bounds = []
     for index, name, missing in ((1, "min", -math.inf), (2, "max", math.inf)):
         value = input_at(node, index)
-        if value is not None:
-            array = constant_of(value)
-            if array is None:
-                return None
-            bounds.append(float(array.reshape(-1)[0]))
-        else:
-            found = node.attributes.get(name)
-            bounds.append(missing if found is None else float(found.value))
+        array = constant_of(value)
+        if value is not None and array is None:
+            return None
+        given = node.attributes.get_float(name, missing)
+        bounds.append(given if array is None else float(array.reshape(-1)[0]))
     return bounds[0], bounds[1]
 
 
 def _hard_sigmoid_ends(node: ir.Node) -> tuple[float, float]:
-    alpha, beta = (
-        float(found.value) if (found := node.attributes.get(name)) is not None else usual
-        for name, usual in (("alpha", 0.2), ("beta", 0.5))
-    )
+    alpha, beta = (node.attributes.get_float(*one) for one in (("alpha", 0.2), ("beta", 0.5)))
     return (-beta / alpha, (1 - beta) / alpha) if alpha > 0 else (-math.inf, math.inf)
 
 

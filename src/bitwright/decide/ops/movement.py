@@ -16,8 +16,7 @@ __all__ = ["MOVEMENT_RULES"]
 
 def _pads_with_zero(node: ir.Node) -> bool:
     """Zero is always representable, so padding with it needs no range of its own."""
-    mode = node.attributes.get("mode")
-    if mode is not None and mode.value != "constant":
+    if node.attributes.get_string("mode", "constant") != "constant":
         return True
     if len(node.inputs) < 3 or node.inputs[2] is None:
         return node.attributes.get_float("value", 0.0) == 0  # an attribute, before opset 11
@@ -27,8 +26,7 @@ def _pads_with_zero(node: ir.Node) -> bool:
 
 def _interpolates_inside(node: ir.Node) -> bool:
     """Cubic interpolation overshoots its input's range; nearest and linear do not."""
-    mode = node.attributes.get("mode")
-    return mode is None or mode.value != "cubic"
+    return node.attributes.get_string("mode", "nearest") != "cubic"
 
 
 def _movement(op_type: str, **facts: Any) -> OpRule:

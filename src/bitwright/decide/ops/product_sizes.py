@@ -201,9 +201,8 @@ def multiply_adds(node: ir.Node, *, open_size: int | None = None) -> int | None:
         return None if weight is None else math.prod(source) * math.prod(weight[1:])
     if op == "Conv":
         return None if weight is None else math.prod(result) * math.prod(weight[1:])
-    transposed = node.attributes.get("transA")
-    is_transposed = transposed is not None and bool(transposed.value) and len(source) > 1
-    return math.prod(result) * source[-2 if is_transposed else -1]
+    transposed = node.attributes.get_int("transA", 0) and len(source) > 1
+    return math.prod(result) * source[-2 if transposed else -1]
 
 
 def sum_known(counts: Sequence[int | None]) -> int | None:

@@ -129,9 +129,9 @@ def _explain_float(node: ir.Node, quantizers: Quantizers) -> str:
 def _has_no_kernel(c: _NodeContext) -> Iterator[str]:
     if c.op not in _COMPUTED | _MOVING:
         yield f"ONNX Runtime has no integer kernel for {c.op}"
-    mode = c.node.attributes.get("mode")
-    if c.op == "Resize" and mode is not None and mode.value != "nearest":
-        yield f"ONNX Runtime resizes integers by the nearest only, not {mode.value}"
+    mode = c.node.attributes.get_string("mode", "nearest")
+    if c.op == "Resize" and mode != "nearest":
+        yield f"ONNX Runtime resizes integers by the nearest only, not {mode}"
 
 
 def _reads_float(c: _NodeContext) -> Iterator[str]:
@@ -182,12 +182,10 @@ def _has_split_weight(c: _NodeContext) -> Iterator[str]:
     weight = c.inputs[1] if c.op in ("Gemm", "MatMul") and len(c.inputs) > 1 else None
     if weight is None or weight.scale is None or weight.scale.size < 2:
         return
-    attributes = weight.node.attributes
-    if "block_size" in attributes and attributes["block_size"].value:
-        yield f"its weight has a scale for each block of {attributes['block_size'].value} values"
-    axis = attributes["axis"].value if "axis" in attributes else 1
-    transposed = "transB" in c.node.attributes and c.node.attributes["transB"].value
-    if c.op == "Gemm" and axis % 2 != (0 if transposed else 1):
+    if block := weight.node.attributes.get_int("block_size", 0):
+        yield f"its weight has a scale for each block of {block} values"
+    axis = weight.node.attributes.get_int("axis", 1)
+    if c.op == "Gemm" and axis % 2 == bool(c.node.attributes.get_int("transB", 0)):
         yield f"its weight has scales along axis {axis}, across which it is summed up"
 
 
@@ -222,9 +220,9 @@ def _has_wrong_bias(c: _NodeContext) -> Iterator[str]:
 
 def _has_factors(c: _NodeContext) -> Iterator[str]:
     for name in ("alpha", "beta"):
-        factor = c.node.attributes.get(name)
-        if c.op == "Gemm" and factor is not None and factor.value != 1.0:
-            yield f"its {name} is {factor.value:g}, and ONNX Runtime's integer Gemm has none"
+        factor = c.node.attributes.get_float(name, 1.0)
+        if c.op == "Gemm" and factor != 1.0:
+            yield f"its {name} is {factor:g}, and ONNX Runtime's integer Gemm has none"
 
 
 def _mixes_types(c: _NodeContext) -> Iterator[str]:

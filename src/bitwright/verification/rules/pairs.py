@@ -10,7 +10,7 @@ from bitwright.decide.ops import CONVOLUTIONS, OPERATORS
 from bitwright.decide.ops.residuals import find_skip_input
 from bitwright.graph.constants import is_constant
 from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
-from bitwright.graph.quantizers import Quantizer, name_of
+from bitwright.graph.quantizers import name_of
 from bitwright.recipe import Recipe
 from bitwright.targets.npu_operations import clip_bounds, only_reader
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
@@ -54,7 +54,7 @@ def _partial_units(rule: Pairs, view: TargetView, node: ir.Node) -> Breaches:
         and not is_constant(value)
         and _is_float(value)
     ]
-    if floats and not _only_weight(view, read):
+    if floats and view.activations(node):  # else only its weights are stored as integers
         yield f"reads {floats[0]!r} in float", "pairs before all inputs"
     elif _writes_float(node) and node.op_type not in rule.float_results and not floats:
         yield "its result is read in float", "a pair behind it"
@@ -62,11 +62,6 @@ def _partial_units(rule: Pairs, view: TargetView, node: ir.Node) -> Breaches:
 
 def _is_float(value: ir.Value) -> bool:
     return value.dtype is None or value.dtype.is_floating_point()
-
-
-def _only_weight(view: TargetView, read: list[Quantizer | None]) -> bool:
-    """Whether only the weights of an operator are stored as integers, and all else is float."""
-    return all(view.role(one) != "activation" for one in read if one is not None)
 
 
 def _writes_float(node: ir.Node) -> bool:
