@@ -33,10 +33,10 @@ __all__ = [
 
 WEIGHTED = op_types(lambda op: op.weights and not op.normalizes)
 # Tensors that the runtime makes on its own, whatever is fused around them.
-_LANDMARKS = WEIGHTED | {
-    *"AveragePool Concat GlobalAveragePool InstanceNormalization LayerNormalization".split(),
-    *"MaxPool Resize Softmax".split(),
-}
+_LANDMARKS = WEIGHTED | frozenset(
+    "AveragePool Concat GlobalAveragePool InstanceNormalization LayerNormalization MaxPool Resize "
+    "Softmax".split()
+)
 # What the runtime computes together with the node before: looking between them would keep it
 # from doing so.
 _FUSED = frozenset({"Add", "BatchNormalization", "Clip", "LeakyRelu", "PRelu", "Relu"})
