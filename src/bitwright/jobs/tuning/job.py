@@ -16,7 +16,6 @@ from bitwright.assess.clock import Clock, middle_sized, read_clock, time_models
 from bitwright.assess.judge.sequential import Drop
 from bitwright.assess.verdict import stays_float
 from bitwright.errors import DataError
-from bitwright.jobs.improve.front import Choice
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.loop import Trail, improve
 from bitwright.jobs.improve.metrics import Metric
@@ -28,22 +27,22 @@ from bitwright.jobs.improve.mixtures import (
     MixCandidate,
     MixMaker,
     Mixtures,
-    planned_state,
 )
 from bitwright.jobs.improve.scorer import Runnable, Scorer
 from bitwright.jobs.opening import input_specs
 from bitwright.jobs.placing import can_be_placed, with_purpose
 from bitwright.jobs.timing import yardstick_of
 from bitwright.jobs.tuning.plans import Plans
+from bitwright.jobs.tuning.points import front_points
 from bitwright.jobs.tuning.purposes import PurposeProposals, planned_evaluations
 from bitwright.jobs.tuning.request import TuneRequest, TuneSamples, check_request
-from bitwright.jobs.tuning.result import FallenUnit, FrontPoint, Probe, TuneResult
+from bitwright.jobs.tuning.result import Probe, TuneResult
 from bitwright.plan import QuantPlan
 from bitwright.support.wording import show_bytes
 from bitwright.targets.host import detect_cpu_class
 from bitwright.verification.runtime import note_rounded
 
-__all__ = ["TuneRequest", "front_points", "tune_model"]
+__all__ = ["TuneRequest", "tune_model"]
 
 BEST_MODEL, BEST_PLAN = "best.onnx", "best-plan.json"
 BEST, NOTED = "best", "noted"
@@ -368,57 +367,3 @@ class _Job:
         model = source if isinstance(source, str | Path) else "model.onnx"
         output = self._request.output or "tuned.onnx"
         return shlex.join(["bitwright", "apply", str(plan), str(model), "-o", str(output)])
-
-
-# The points of a search: what each model costs, loses and changes ---------------------------------
-
-
-def front_points(maker: MixMaker, float_cost: float) -> list[tuple[Mix, FrontPoint]]:
-    """Return all points whose cost is known, the cheapest first, the best among them."""
-    points = [(mix, _point(maker, mix, float_cost)) for mix in maker.shown()]
-    return sorted(points, key=lambda pair: pair[1].known_cost)
-
-
-def _point(maker: MixMaker, mix: Mix, float_cost: float) -> FrontPoint:
-    choice, cost, found = mix.choice, maker.known_cost(mix), maker.found(mix)
-    if choice is None:
-        predicted = 0.0 if cost is None else cost.value
-    else:
-        predicted = choice.cost + mix.mixtures.fixed
-        if maker.purpose != "size":  # as many times as float as the cost table has it
-            in_float = Mix.in_float(mix.mixtures).add_up().cost + mix.mixtures.fixed
-            predicted *= float_cost / in_float
-    return FrontPoint(
-        cost=predicted,
-        # Where no unit has an error, none was measured.
-        error=None if choice is None or not mix.mixtures.shares else choice.error,
-        fallen=() if choice is None else _fallen(mix.mixtures, choice),
-        measured_cost=None if cost is None else cost.value,
-        clock=None if cost is None else cost.clock,
-        measured=None if found is None else found.score.drop,
-        verdict=None if found is None else found.score.verdict,
-        refined=mix.refined,
-    )
-
-
-def _fallen(mixtures: Mixtures, choice: Choice) -> tuple[FallenUnit, ...]:
-    """Return the units that are not in their cheapest state, or cheaper than planned, and why."""
-    total = sum(max(one.error for one in each) for each in mixtures.options) or 1.0
-    whole = choice.cost + mixtures.fixed
-    fallen = []
-    for unit, each, state in zip(mixtures.units, mixtures.options, choice.states, strict=True):
-        cheapest, chosen = min(each, key=lambda one: one.cost), each[state]
-        if chosen is not cheapest:
-            saved, price = (
-                100 * (cheapest.error - chosen.error) / total,
-                100 * (chosen.cost - cheapest.cost) / whole,
-            )
-            reason = f"{saved:.3g} % of the error, for {price:.2g} % of the cost"
-        elif state == planned_state(each):
-            continue
-        elif chosen.error > 0:
-            reason = f"saves cost for {100 * chosen.error / total:.2g} % of the error"
-        else:
-            reason = "costs no more than as planned, with less error"
-        fallen.append(FallenUnit(unit.node, unit.op, chosen.state, reason, unit.nodes))
-    return tuple(fallen)

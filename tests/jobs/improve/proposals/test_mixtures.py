@@ -20,7 +20,7 @@ from bitwright.jobs.improve.proposals.mixtures import (
 )
 from bitwright.jobs.improve.score import Score
 from bitwright.jobs.improve.states import Unit
-from bitwright.jobs.tuning.job import front_points
+from bitwright.jobs.tuning.points import front_points
 
 COUNT = 40
 ERRORS = {f"n{index}": 2.0**-index for index in range(COUNT)}
