@@ -7,7 +7,7 @@ float graphs, the dense and the padded ones are slower than what they replace.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -71,15 +71,15 @@ FORMS = (
 """In the order in which they are written: a later one may build on an earlier one."""
 
 
-def write_forms(model: ir.Model) -> list[str]:
-    """Write every form wherever its condition holds, in place; return a note for each.
+def write_forms(model: ir.Model, forms: Sequence[Form] = FORMS) -> list[str]:
+    """Write forms wherever their conditions hold, in place; return a note for each.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"": 21})
     >>> write_forms(ir.Model(graph, ir_version=10))
     []
     """
     notes = []
-    for form in FORMS:
+    for form in forms:
         if count := form.write(model):
             notes.append(form.sentence.format(count).replace("(s)", "" if count == 1 else "s"))
             remove_unused_nodes(model)  # who reads a tensor counts for the next form
