@@ -72,14 +72,8 @@ class BenchOptions:
 
     def times_tokens(self, models: Sequence[Path]) -> bool:
         """Whether language models are timed token by token."""
-        plain = {
-            "--data": self.data,
-            "--limit": self.limit,
-            "--transform": self.transform,
-            "--batch": self.batch,
-            "--prepare": self.prepare,
-        }
-        named = [name for name, value in plain.items() if value is not None]
+        plain = ("data", "limit", "transform", "batch", "prepare")
+        named = [f"--{name}" for name in plain if getattr(self, name) is not None]
         if self.prompt_tokens is not None or self.new_tokens is not None:
             if named or self.profile:
                 raise typer.BadParameter(

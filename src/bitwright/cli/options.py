@@ -205,16 +205,8 @@ class SampleOptions(DataOptions):
             if isinstance(found, TextData):
                 return replace(found, shapes=shapes)
             return ShapedData(data=found, shapes=shapes)
-        _exclude(
-            "--random-data",
-            {
-                "--data": self.data,
-                "--limit": self.limit,
-                "--transform": self.transform,
-                "--tokenizer": self.tokenizer,
-                "--tokens": self.tokens,
-            },
-        )
+        others = ("data", "limit", "transform", "tokenizer", "tokens")
+        _exclude("--random-data", {f"--{name}": getattr(self, name) for name in others})
         from bitwright.data import RandomData
 
         return RandomData(count=self.random_data, shapes=shapes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,7 +130,7 @@ def tune_command(model: opt.Model, *, options: TuneOptions, screen: Screen) -> N
 
     from bitwright.api import tune
 
-    log = _tell if screen.wants_progress else None
+    log = partial(print, file=sys.stderr, flush=True) if screen.wants_progress else None
     result = tune(model, log=log, **options.arguments(model))
     screen.show(result.to_dict(), _parts(result))
     if options.report is not None:
@@ -139,10 +140,6 @@ def tune_command(model: opt.Model, *, options: TuneOptions, screen: Screen) -> N
         save_report(result, options.report, **options.samples.arguments(), providers=providers)
     if not result.met:
         raise typer.Exit(MISSED)
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _parts(result: TuneResult) -> list[Part]:

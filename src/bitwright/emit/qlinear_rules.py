@@ -27,29 +27,17 @@ Attributes = Mapping[str, Any]
 # Element-wise ops, pools, softmax: integers in, integers out -----------------------------------
 
 
-def _own_attributes(graph: PairGraph, node: ir.Node) -> Attributes:
-    return node.attributes
-
-
 def _softmax_attributes(graph: PairGraph, node: ir.Node) -> Attributes:
     # The op itself is version 1 for ever: what its axis means is told by this attribute.
     opset = graph.model.opset_imports.get("", 13)
     return {"axis": node.attributes.get_int("axis", -1 if opset >= 13 else 1), "opset": opset}
 
 
-def _channels_first(graph: PairGraph, node: ir.Node) -> Attributes:
-    return {**node.attributes, "channels_last": 0}
-
-
-def _average_attributes(graph: PairGraph, node: ir.Node) -> Attributes:
-    return {k: v for k, v in node.attributes.items() if k != "dilations"}
-
-
 def _qlinear(
     op_type: str,
     *,
     data: tuple[int, ...] | None = None,
-    attributes: Callable[[PairGraph, ir.Node], Attributes] = _own_attributes,
+    attributes: Callable[[PairGraph, ir.Node], Attributes] = lambda _, node: node.attributes,
     result_first: bool = False,
 ) -> IntegerRule:
     """Return the rule for an op of com.microsoft that reads (integers, scale, zero point) thrice.
@@ -91,23 +79,19 @@ def _refuse(
 def _lower_average_pool(graph: PairGraph, node: ir.Node) -> str | None:
     if any(step != 1 for step in node.attributes.get_ints("dilations", [])):
         return "ONNX Runtime has no integer AveragePool with dilations"
-    return _qlinear("QLinearAveragePool", attributes=_average_attributes)(graph, node)
+    kept = {k: v for k, v in node.attributes.items() if k != "dilations"}
+    return _qlinear("QLinearAveragePool", attributes=lambda *_: kept)(graph, node)
 
 
 # Clipping that a quantizer does not do -----------------------------------------------------------
 
 
-def _lower_relu(graph: PairGraph, node: ir.Node) -> str | None:
-    """An integer Clip at the zero point; a LeakyRelu without a leak where the scales differ."""
-    if _lower_to_clip(graph, node, 0.0, None) is None:
-        return None
-    flat = _qlinear("QLinearLeakyRelu", attributes=lambda graph, node: {"alpha": 0.0})
-    return flat(graph, node)
-
-
 def _lower_clip(graph: PairGraph, node: ir.Node) -> str | None:
     if node.op_type == "Relu":
-        return _lower_relu(graph, node)
+        if _lower_to_clip(graph, node, 0.0, None) is None:
+            return None
+        # Where the scales differ, it is a LeakyRelu without a leak.
+        return _qlinear("QLinearLeakyRelu", attributes=lambda *_: {"alpha": 0.0})(graph, node)
     bounds = []
     for value in (*node.inputs[1:], None, None)[:2]:
         array = constant_of(value)
@@ -239,7 +223,10 @@ _FORMS: dict[str, IntegerRule] = {
     "QGemm": lower_gemm,
     "QLinearSoftmax": _qlinear("QLinearSoftmax", attributes=_softmax_attributes),
     "QLinearAveragePool": _lower_average_pool,
-    "QLinearGlobalAveragePool": _qlinear("QLinearGlobalAveragePool", attributes=_channels_first),
+    "QLinearGlobalAveragePool": _qlinear(
+        "QLinearGlobalAveragePool",
+        attributes=lambda _, node: {**node.attributes, "channels_last": 0},
+    ),
     "QLinearConcat": _qlinear("QLinearConcat", result_first=True),
     "QEmbedLayerNormalization": _lower_embedding,
     "Clip": _lower_clip,

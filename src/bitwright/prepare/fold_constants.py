@@ -62,7 +62,7 @@ def fold_constants(model: ir.Model, *, keep: Callable[[ir.Node], bool] | None = 
     )
 
     before = _count_nodes(model)
-    _forget_unreliable_dimensions(model)
+    forget_sizes(model, _is_unreliable)
     try:
         if _may_fold(model):
             _fold(model, keep)
@@ -147,16 +147,12 @@ def _is_beyond_the_standard(node: ir.Node) -> bool:
     )
 
 
-def _forget_unreliable_dimensions(model: ir.Model) -> None:
-    """Make dimensions unknown that exporters write for "any size".
+def _is_unreliable(dim: int | ir.SymbolicDim) -> bool:
+    """Whether a dimension stands for "any size".
 
-    Some write -1, which the optimizer would take for a size, or call several different
+    Some exporters write -1, which the optimizer would take for a size, or call several different
     dimensions "?", which it would take for one size.
     """
-    forget_sizes(model, _is_unreliable)
-
-
-def _is_unreliable(dim: int | ir.SymbolicDim) -> bool:
     return dim < 0 if isinstance(dim, int) else dim.value in ("?", "-1", "None", "")
 
 

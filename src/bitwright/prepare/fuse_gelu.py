@@ -13,6 +13,7 @@ import onnx_ir as ir
 from bitwright.graph.editing import insert_before, like, remove_nodes, replace_value
 from bitwright.prepare.matching import (
     Matched,
+    divided,
     is_closed,
     lone_number,
     operands,
@@ -55,7 +56,7 @@ def fuse_gelu(model: ir.Model) -> PassResult:
 def _match(erf: ir.Node) -> tuple[ir.Value, ir.Node, Matched] | None:
     """Return x, the last node and all nodes of the Gelu around an Erf."""
     scaled = private_producer(erf.inputs[0], erf)
-    x = None if scaled is None else _divided_by_root(scaled)
+    x = None if scaled is None else divided(scaled, math.sqrt(2), _is_number)
     plus_one = private_reader(erf.outputs[0])
     if scaled is None or x is None or plus_one is None:
         return None
@@ -90,16 +91,6 @@ def _factors(value: ir.Value, x: ir.Value, reader: ir.Node, matched: Matched) ->
         matched.append(producer)
         return {"x", "half"}
     return set()
-
-
-def _divided_by_root(node: ir.Node) -> ir.Value | None:
-    """Return what a node divides by the square root of 2."""
-    if node.op_type == "Div" and not node.domain:
-        x = node.inputs[0]
-        return x if x is not None and _is_number(node.inputs[1], math.sqrt(2), x) else None
-    return next(
-        (x for x, other in operands(node, "Mul") if _is_number(other, math.sqrt(0.5), x)), None
-    )
 
 
 def _is_number(constant: ir.Value | None, expected: float, x: ir.Value) -> bool:

@@ -15,8 +15,10 @@ import onnx_ir as ir
 from bitwright.graph.editing import insert_before, like, remove_nodes, replace_value
 from bitwright.prepare.matching import (
     clip_limits,
+    divided,
     index_of,
     lone_number,
+    operands,
     private_producer,
     private_reader,
 )
@@ -37,7 +39,7 @@ def fuse_hard_swish(clip: ir.Node, names: Scope) -> bool:
     if found is None or behind is None:
         return False
     x, addition = found
-    if _divided(behind) is clip.outputs[0]:  # clip(x + 3, 0, 6) / 6
+    if divided(behind, 6.0, _is_number) is clip.outputs[0]:  # clip(x + 3, 0, 6) / 6
         replace_value(behind.outputs[0], _insert(clip, x, behind, names))
         remove_nodes([behind, clip, addition])
         return True
@@ -47,14 +49,14 @@ def fuse_hard_swish(clip: ir.Node, names: Scope) -> bool:
     other = behind.inputs[1 - at]
     if other is x:  # x * clip(x + 3, 0, 6) / 6
         last = private_reader(behind.outputs[0])
-        if last is None or _divided(last) is not behind.outputs[0]:
+        if last is None or divided(last, 6.0, _is_number) is not behind.outputs[0]:
             return False
         behind.replace_input_with(at, _insert(clip, x, behind, names))
         replace_value(last.outputs[0], behind.outputs[0])
         remove_nodes([last, clip, addition])
         return True
     sixth = private_producer(other, behind)
-    if sixth is None or _divided(sixth) is not x:
+    if sixth is None or divided(sixth, 6.0, _is_number) is not x:
         return False
     behind.replace_input_with(at, _insert(clip, x, behind, names))  # x / 6 * clip(...)
     behind.replace_input_with(1 - at, x)
@@ -67,25 +69,9 @@ def _match_clip(clip: ir.Node) -> tuple[ir.Value, ir.Node] | None:
     if clip_limits(clip) != (0.0, 6.0):
         return None
     addition = private_producer(clip.inputs[0], clip)
-    if addition is None or addition.op_type != "Add":
-        return None
-    for index in (0, 1):
-        x, three = addition.inputs[index], addition.inputs[1 - index]
-        if x is not None and _is_number(three, 3.0, x):
-            return x, addition
-    return None
-
-
-def _divided(node: ir.Node) -> ir.Value | None:
-    """Return what a node divides by 6."""
-    if node.domain or node.op_type not in ("Div", "Mul"):
-        return None
-    expected = 6.0 if node.op_type == "Div" else 1 / 6
-    for index in (0, 1) if node.op_type == "Mul" else (0,):
-        value, number = node.inputs[index], node.inputs[1 - index]
-        if value is not None and _is_number(number, expected, value):
-            return value
-    return None
+    found = (x for x, three in operands(addition, "Add") if _is_number(three, 3.0, x))
+    x = next(found, None)
+    return None if x is None or addition is None else (x, addition)
 
 
 def _is_number(constant: ir.Value | None, expected: float, value: ir.Value) -> bool:

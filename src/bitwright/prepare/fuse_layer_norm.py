@@ -36,7 +36,8 @@ def fuse_layer_norm(division: ir.Node, names: Scope) -> bool:
     models below opset 17.
     """
     matched = Matched([division])
-    found = match_deviation(division.inputs[1], matched, partial(averaged, axes=_last))
+    mean_of = partial(averaged, axes=lambda rank: [rank - 1])
+    found = match_deviation(division.inputs[1], matched, mean_of)
     if found is None or found.difference is not division.inputs[0] or found.x.shape is None:
         return False
     width = found.x.shape[-1]
@@ -56,10 +57,6 @@ def fuse_layer_norm(division: ir.Node, names: Scope) -> bool:
     result = build.add("LayerNormalization", inputs, f"{name}_norm", settings, node_name=last.name)
     build.finish(result, *nodes)
     return True
-
-
-def _last(rank: int) -> list[int]:
-    return [rank - 1]
 
 
 def _vector(constant: Array, width: int) -> Array | None:

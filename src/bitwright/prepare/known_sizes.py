@@ -98,15 +98,10 @@ def _pass_shapes_on(model: ir.Model) -> None:
     for _, graph in iter_graphs(model):
         for node in graph:
             like = input_at(node, 1) if node.op_type == "Reshape" else None
-            source = _shaped(like)
+            shape = _shape_behind(like)
+            source = None if shape is None or shape.attributes else shape.inputs[0]
             if source is not None and node.outputs[0].shape is None:
                 node.outputs[0].shape = copy(source.shape)
-
-
-def _shaped(value: ir.Value | None) -> ir.Value | None:
-    """Return the tensor whose shape a value is, or None."""
-    shape = _shape_behind(value)
-    return None if shape is None or shape.attributes else shape.inputs[0]
 
 
 def _shape_behind(value: ir.Value | None) -> ir.Node | None:

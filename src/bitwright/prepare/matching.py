@@ -22,6 +22,7 @@ __all__ = [
     "Matched",
     "averaged",
     "clip_limits",
+    "divided",
     "index_of",
     "is_closed",
     "known_axes",
@@ -83,6 +84,17 @@ def lone_number(constant: ir.Value | None, beside: ir.Value) -> Array | None:
     if array is None or array.size != 1 or array.ndim > least_rank(beside):
         return None
     return array.reshape(())
+
+
+def divided(
+    node: ir.Node, divisor: float, is_number: Callable[[ir.Value | None, float, ir.Value], bool]
+) -> ir.Value | None:
+    """Return what a node divides by a number, or multiplies by its inverse."""
+    if node.op_type == "Div" and not node.domain:
+        value, number = node.inputs
+        return value if value is not None and is_number(number, divisor, value) else None
+    found = (value for value, one in operands(node, "Mul") if is_number(one, 1 / divisor, value))
+    return next(found, None)
 
 
 def squared(value: ir.Value | None, matched: Matched) -> ir.Value | None:

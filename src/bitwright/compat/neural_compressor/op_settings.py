@@ -70,9 +70,7 @@ def apply_op_settings(
     settings = setting_by_node(model, by_type, by_name)
     nodes = {node.name or "": node for node in model.graph.all_nodes()}
     for schemes in {one.schemes: None for one in settings.values()}:
-        for what, given, usual in zip(
-            ("weights", "activations"), schemes, ("sym", "asym"), strict=True
-        ):
+        for (what, usual), given in zip(_SCHEMES, schemes, strict=True):
             if given not in (None, usual):
                 warn_user(
                     f"scheme {given!r} of {what} is ignored: it is there, too, for ONNX models."

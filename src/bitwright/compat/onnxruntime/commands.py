@@ -29,9 +29,7 @@ def make_parser(module: str, description: str) -> argparse.ArgumentParser:
 
 
 def run_command(
-    options: argparse.Namespace,
-    make_quantizer: Callable[[argparse.Namespace], Any],
-    logger: logging.Logger,
+    options: argparse.Namespace, make_quantizer: Callable[[], Any], logger: logging.Logger
 ) -> int:
     """Quantize from file to file and return the exit code; what is wrong goes to stderr."""
     if options.verbose:
@@ -41,7 +39,7 @@ def run_command(
         if Path(options.output_model).exists():
             raise OutputError(f"{options.output_model!r} exists already; choose another path.")
         graph.check_destination(options.output_model, source=options.input_model)
-        quantizer = make_quantizer(options)
+        quantizer = make_quantizer()
         quantizer.process()
         quantizer.model.save_model_to_file(options.output_model, True)
     except BitwrightError as error:

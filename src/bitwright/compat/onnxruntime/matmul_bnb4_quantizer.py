@@ -107,42 +107,27 @@ def _check_opens(quantized: ir.Model, original: ir.Model) -> None:
             open_session(original, threads=1)
         except ModelError:
             # Language models in float16 may have nodes that only a GPU runs: no fault of ours.
-            warnings.warn(
-                f"neither the model nor its 4-bit form could be tried out here: {error}",
-                UserWarning,
-                stacklevel=3,
-            )
+            what = f"neither the model nor its 4-bit form could be tried out here: {error}"
+            warnings.warn(what, UserWarning, stacklevel=3)
             return
         raise
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    return run_command(parse_args(arguments), _make_quantizer, logger)
-
-
-def _make_quantizer(options: argparse.Namespace) -> MatMulBnb4Quantizer:
-    return MatMulBnb4Quantizer(
-        options.input_model, options.quant_type, options.block_size, options.nodes_to_exclude
-    )
+    options = parse_args(arguments)
+    given = options.input_model, options.quant_type, options.block_size, options.nodes_to_exclude
+    return run_command(options, lambda: MatMulBnb4Quantizer(*given), logger)
 
 
 def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the flags of a command line, by default of this process."""
-    parser = make_parser(
-        "matmul_bnb4_quantizer",
-        "Store the constant matrices of MatMul nodes in 4 bits, FP4 or NF4.",
-    )
-    parser.add_argument(
-        "--quant_type", type=int, choices=(FP4, NF4), default=1, help="0: FP4, 1: NF4"
-    )
-    parser.add_argument(
-        "--block_size",
-        type=int,
-        choices=BLOCK_SIZES,
-        default=64,
-        help="how many weights share a scale; bitsandbytes itself has 64",
-    )
+    description = "Store the constant matrices of MatMul nodes in 4 bits, FP4 or NF4."
+    parser = make_parser("matmul_bnb4_quantizer", description)
+    add = parser.add_argument
+    add("--quant_type", type=int, choices=(FP4, NF4), default=1, help="0: FP4, 1: NF4")
+    text = "how many weights share a scale; bitsandbytes itself has 64"
+    add("--block_size", type=int, choices=BLOCK_SIZES, default=64, help=text)
     return parser.parse_args(arguments)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -249,7 +250,8 @@ def rtn_quantize(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    return run_command(parse_args(arguments), _make_quantizer, logger)
+    options = parse_args(arguments)
+    return run_command(options, partial(_make_quantizer, options), logger)
 
 
 def _make_quantizer(options: argparse.Namespace) -> MatMulNBitsQuantizer:

@@ -14,7 +14,7 @@ import onnx
 from bitwright.compat.onnxruntime.peer import peer
 from bitwright.errors import RecipeError, did_you_mean
 
-__all__ = ["check_overrides"]
+__all__ = ["check_overrides", "graph_only"]
 
 
 def check_overrides(
@@ -23,9 +23,7 @@ def check_overrides(
     """Refuse overrides that a model has no place for."""
     if not isinstance(overrides, Mapping) or not overrides:
         return
-    if not isinstance(model, onnx.ModelProto):
-        model = onnx.load(str(model), load_external_data=False)
-    graph = model.graph
+    graph = graph_only(model).graph
     initializers = {tensor.name: tensor for tensor in graph.initializer}
     activations = {value.name for value in graph.input}
     activations |= {name for node in graph.node for name in node.output}
@@ -36,3 +34,10 @@ def check_overrides(
             known = {*initializers, *activations}
             hint = "" if tensor in known else did_you_mean(tensor, known)
             raise RecipeError(f"{fault.rstrip('.')}.{hint}")
+
+
+def graph_only(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model as a message, without the tensors that lie in other files."""
+    if isinstance(model, onnx.ModelProto):
+        return model
+    return onnx.load(str(model), load_external_data=False)

@@ -14,6 +14,7 @@ from bitwright.compat.onnxruntime.dynamic import quantize_dynamic
 from bitwright.compat.onnxruntime.enums import QuantFormat, QuantType, as_member
 from bitwright.compat.onnxruntime.errors import raises_builtins
 from bitwright.compat.onnxruntime.options import translate_options
+from bitwright.compat.onnxruntime.override_checks import graph_only
 from bitwright.compat.onnxruntime.writing import RETIRED
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import QType
@@ -137,8 +138,6 @@ def _check_trained(recipe: Recipe, asked: Mapping[str, QType], per_channel: bool
 
 
 def _has_pairs(model: str | Path | onnx.ModelProto) -> bool:
-    if not isinstance(model, onnx.ModelProto):
-        if not Path(model).is_file():
-            return True  # what is missing is said where it is opened
-        model = onnx.load(str(model), load_external_data=False)
-    return any(node.op_type in _TRAINED_OPS for node in model.graph.node)
+    if not isinstance(model, onnx.ModelProto) and not Path(model).is_file():
+        return True  # what is missing is said where it is opened
+    return any(node.op_type in _TRAINED_OPS for node in graph_only(model).graph.node)

@@ -51,7 +51,7 @@ class PeerRanges:
         # Inside, a float16 model computes in float32, under names of its own.
         found = {}
         for name in layout.observed:
-            known = next((key for key in (name, _float16_name(name)) if key in data), None)
+            known = next((key for key in (name, name.removesuffix("_float")) if key in data), None)
             if known is None:
                 raise DataError(
                     f"Quantization parameters are not specified for param {name}: the calibration "
@@ -123,7 +123,3 @@ def is_sketch_file(path: Path | None) -> bool:
         return False
     with path.open("rb") as file:
         return not file.read(64).lstrip().startswith(b"{")
-
-
-def _float16_name(name: str) -> str:
-    return name.removesuffix("_float")

@@ -18,6 +18,7 @@ import onnx
 
 from bitwright.compat.aliases import was_imported
 from bitwright.compat.onnxruntime.enums import QuantFormat
+from bitwright.compat.onnxruntime.override_checks import graph_only
 from bitwright.compat.onnxruntime.peer import PEER, peer
 
 __all__ = ["default_op_types", "foreign_op_types", "selected_op_types"]
@@ -78,9 +79,7 @@ def foreign_op_types(
     } & set(op_types or _keys(peer("registry"), written))
     if not changed:
         return set()
-    if not isinstance(model, onnx.ModelProto):
-        model = onnx.load(str(model), load_external_data=False)
-    return changed & {node.op_type for node in model.graph.node}
+    return changed & {node.op_type for node in graph_only(model).graph.node}
 
 
 def _keys(registry: Any, written: QuantFormat | None) -> set[str]:

@@ -85,7 +85,9 @@ def quant_pre_process(
         guess_output_rank=guess_output_rank,
         verbose=verbose,
     ).model
-    by_runtime = not (skip_optimization or _is_large(model) or _has_half_floats(model))
+    # The runtime takes the weights several times over.
+    is_large = graph.written_size(model) > _LARGE_MODEL
+    by_runtime = not (skip_optimization or is_large or _has_half_floats(model))
     with ScratchFolder("optimize") as scratch:
         if by_runtime:
             model = _optimize(model, scratch.path / "optimized.onnx")
@@ -109,11 +111,6 @@ def _read_source(given: Any, deprecated: dict[str, Any]) -> Any:
     for name in deprecated:
         warn_user(f"ignored: unknown argument {name!r}.{did_you_mean(name, known)}")
     return given
-
-
-def _is_large(model: ir.Model) -> bool:
-    # The runtime takes the weights several times over.
-    return graph.written_size(model) > _LARGE_MODEL
 
 
 def _has_half_floats(model: ir.Model) -> bool:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.compat.onnxruntime.calibrator import calibrated_tensors
@@ -21,7 +20,7 @@ from bitwright.compat.onnxruntime.enums import (
     as_quant_type,
 )
 from bitwright.compat.onnxruntime.errors import raises_builtins
-from bitwright.compat.onnxruntime.half_floats import takes_float16_scales
+from bitwright.compat.onnxruntime.half_floats import opens, takes_float16_scales
 from bitwright.compat.onnxruntime.override_checks import check_overrides
 from bitwright.compat.onnxruntime.peer_pass import QuantizerRequest, run_peer
 from bitwright.compat.onnxruntime.quant_utils import (
@@ -43,12 +42,11 @@ from bitwright.compat.onnxruntime.static_recipe import (
 from bitwright.compat.onnxruntime.writing import RETIRED, write_model, write_of_peer
 from bitwright.compat.options import RecipeParts, read_switch
 from bitwright.decide.opsets import has_float16, needed_opset
-from bitwright.errors import DataError, ModelError, RecipeError
+from bitwright.errors import DataError, RecipeError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.modes import quantize_model
 from bitwright.numerics.types import QType
 from bitwright.recipe import Recipe
-from bitwright.run import open_session
 from bitwright.support.notices import warn_user
 from bitwright.verification.runtime import describe_rounded
 
@@ -199,7 +197,7 @@ def _run(request: StaticRequest, output: str | Path, *, external_data: bool) -> 
     if result is not None and (rounded := result.plan.rounded_by_runtime):
         warn_user(f"{describe_rounded(rounded)}.")
     # Some are refused when they are opened, some when they are run.
-    runs = result is None or recipe.place.must_run or (result.outputs and _opens(result.model))
+    runs = result is None or recipe.place.must_run or (result.outputs and opens(result.model))
     if not runs:
         warn_user(
             "the model is written: ONNX Runtime's CPU provider may not run it at its default "
@@ -223,15 +221,6 @@ def _quantize_by_peer(request: StaticRequest, ranges: PeerRanges, reader: Any) -
     found = ranges.stored() or ranges.calibrate(loaded, tensors, reader, request.providers)
     asked = replace(request, model=model, tensors_range=found, op_types_to_quantize=op_types)
     return run_peer(asked, request.written)
-
-
-def _opens(model: ir.Model) -> bool:
-    """Whether the runtime opens a model as users will, with its optimizations."""
-    try:
-        open_session(model)
-    except ModelError:
-        return False
-    return True
 
 
 def _write_four_bits(model: Any, recipe: Recipe) -> Recipe:

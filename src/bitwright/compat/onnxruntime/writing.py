@@ -33,7 +33,7 @@ def write_model(
     """Write what a job gives; the float model, and None, where it has nothing to quantize."""
     # There the output may be the input; a file is replaced at the end, by a rename.
     graph.check_destination(model_output)
-    outside = True if external_data else None
+    outside = external_data or None
     try:
         result = run()
     except NothingQuantizedError as error:
@@ -57,8 +57,8 @@ def write_of_peer(
         f"a registry has other classes than the installed ones for {', '.join(sorted(foreign))}: "
         "ONNX Runtime's own quantizer makes the whole model, on ranges that Bitwright finds."
     )
-    outside = True if external_data else None
-    graph.save_model(graph.load_model(run()), model_output, external_data=outside)
+    made = graph.load_model(run())
+    graph.save_model(made, model_output, external_data=external_data or None)
 
 
 def float_model(

@@ -12,6 +12,7 @@ from typing import Any
 import onnx
 
 from bitwright.api import quantize
+from bitwright.compat.onnxruntime.override_checks import graph_only
 from bitwright.compat.options import refuse_unknown
 from bitwright.compat.quark.algorithms import AlgoConfig, AutoMixprecisionConfig
 from bitwright.compat.quark.config import Config, QConfig, QuantizationConfig, RefusedPreset
@@ -82,11 +83,13 @@ class ModelQuantizer:
         config = self.config
         if self._layered is not None:
             layered = self._layered
-            if any(isinstance(s, AutoMixprecisionConfig) and s.searches for s in _checked(layered)):
+            steps = layered.algo_config
+            step_options(steps)  # refuses those that there are not
+            if any(isinstance(step, AutoMixprecisionConfig) and step.searches for step in steps):
                 samples = _read(model_input, calibration_data_reader, calibration_data_path)
                 calibration_data_reader, calibration_data_path = samples, None
                 layered = _without_search(layered, model_input, samples)
-            config = flatten(layered, static.graph_only(model_input))
+            config = flatten(layered, graph_only(model_input))
         quiet = config.ignore_warnings or config.extra_options.get("IgnoreWarnings")
         with warnings.catch_warnings():
             if quiet:
@@ -94,12 +97,6 @@ class ModelQuantizer:
             return _quantize(
                 config, model_input, model_output, calibration_data_reader, calibration_data_path
             )
-
-
-def _checked(config: QConfig) -> Sequence[AlgoConfig]:
-    """Return the steps of a configuration; those that there are not are refused first."""
-    step_options(config.algo_config)
-    return config.algo_config
 
 
 def _read(model: Any, reader: Any, path: Any) -> list[Sample]:
@@ -140,14 +137,12 @@ def _without_search(config: QConfig, model: Any, samples: list[Sample]) -> QConf
     expected = outputs(model)
 
     def score(layers: dict[Any, list[str]]) -> float:
-        flat = replace(
-            flatten(with_layers(layers, plain), static.graph_only(model)), print_summary=False
-        )
+        flat = replace(flatten(with_layers(layers, plain), graph_only(model)), print_summary=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the model that is kept gives them again
             return distance(expected, outputs(_quantize(flat, model, None, samples, None)))
 
-    nodes = {node.name: node.op_type for node in static.graph_only(model).graph.node}
+    nodes = {node.name: node.op_type for node in graph_only(model).graph.node}
     layers = choose_layers(
         score,
         step.choices(nodes),
@@ -190,7 +185,7 @@ def _pair_options(config: QuantizationConfig, model: Any) -> dict[str, Any]:
     if weight in (FLOAT16, BFLOAT16):
         options["AddQDQPairToWeight"] = True  # as there: float weights, which their pairs round
     # Standard pairs of 16 bits begin with opset 21; below, the runtime has its own.
-    opset = next((o.version for o in static.graph_only(model).opset_import if o.domain == ""), 1)
+    opset = next((o.version for o in graph_only(model).opset_import if o.domain == ""), 1)
     if wide and format == "qdq" and 13 <= opset < 21:
         options["UseQDQContribOps"] = True
     return options

@@ -90,10 +90,6 @@ def _pair(name: str) -> Row:
     return lambda what, given: {} if given in ((), []) else {name: read_pair(what, given)}
 
 
-def _op_types(what: str, given: Any) -> Any:
-    return read_op_types(what, given or "none")
-
-
 def _patience(what: str, given: Any) -> Changes:
     # Theirs stands for a tenth of all steps where it is 1.
     patience = number(int, 1)(what, given)
@@ -125,7 +121,7 @@ OPTIONS: dict[str, Row] = {
     "LearningRate": to("learning_rate", number(float, 0)),
     "EarlyStop": to("early_stop"),
     "LRAdjust": _pair("learning_rate_above"),
-    "TargetOpType": to("op_types", _op_types),
+    "TargetOpType": to("op_types", lambda what, given: read_op_types(what, given or "none")),
     "SelectiveUpdate": _selective,
     "UpdateBias": to("update_bias"),
     "OutputQDQ": to("output_pairs"),

@@ -12,6 +12,7 @@ from bitwright import graph
 from bitwright.api import quantize
 from bitwright.compat.onnxruntime.enums import QuantFormat, QuantType
 from bitwright.compat.onnxruntime.errors import InvalidDataError, raises_builtins
+from bitwright.compat.onnxruntime.override_checks import graph_only
 from bitwright.compat.onnxruntime.storage import store_parameters
 from bitwright.compat.onnxruntime.writing import float_model
 from bitwright.compat.options import read_switch
@@ -33,7 +34,7 @@ from bitwright.support.notices import warn_user
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["graph_only", "quantize_static"]
+__all__ = ["quantize_static"]
 
 _warned: set[str] = set()
 
@@ -115,7 +116,8 @@ def _quantize(given: dict[str, Any]) -> onnx.ModelProto | None:
             "debug_mode has no effect: bitwright.quantize returns the plan with every decision."
         )
     if parts.asked.get("all_op_types"):
-        parts.select["op_types"] = _all_op_types(model)
+        types = {node.op_type for node in graph_only(model).graph.node}
+        parts.select["op_types"] = tuple(sorted(types - {"Constant", "Cast", "Shape"}))
     recipe = weight_recipe(options or {}, parts.select, "vai_q_onnx")
     recipe = recipe or to_recipe(parts, "vai_q_onnx")
     data = _data(given, parts.data, recipe)
@@ -162,12 +164,6 @@ def _needs_data(recipe: Recipe) -> bool:
     if recipe.mode == "weight-only":
         return isinstance(recipe.weights.rounding, GPTQ)
     return recipe.activation.needs_range
-
-
-def _all_op_types(model: str | Path | onnx.ModelProto) -> tuple[str, ...]:
-    """Return every op type of the model that computes, for QuantizeAllOpTypes."""
-    types = {node.op_type for node in graph_only(model).graph.node}
-    return tuple(sorted(types - {"Constant", "Cast", "Shape"}))
 
 
 def _data(given: Mapping[str, Any], asked: Mapping[str, Any], recipe: Recipe) -> Any:
@@ -218,15 +214,6 @@ def _check_inputs(model: str | Path | onnx.ModelProto, option: str, given: Any) 
     missing = [name for name in inputs if name not in given]
     if missing:
         raise InvalidDataError(f"{option} says nothing about the input {missing[0]!r}; add it.")
-
-
-def graph_only(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model as a message, without the tensors that lie in other files."""
-    import onnx
-
-    if isinstance(model, onnx.ModelProto):
-        return model
-    return onnx.load(str(model), load_external_data=False)
 
 
 def _warn_once(sentences: Sequence[str]) -> None:

@@ -9,7 +9,6 @@ innocuous?").
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
@@ -42,39 +41,23 @@ class Bfloat16Steps:
         """Return a constant in int64."""
         return self._build.constant(np.asarray(values, np.int64), f"{self._label}_{name}")
 
-    def exact(
-        self,
-        op_type: str,
-        *inputs: ir.Value,
-        name: str,
-        attributes: Mapping[str, Any] | None = None,
-    ) -> ir.Value:
+    def exact(self, op_type: str, *inputs: ir.Value, name: str, attributes: Any = None) -> ir.Value:
         """Return the result of one step in float32."""
         return self._build.add(op_type, inputs, f"{self._label}_{name}", attributes)
 
-    def step(
-        self,
-        op_type: str,
-        *inputs: ir.Value,
-        name: str,
-        attributes: Mapping[str, Any] | None = None,
-    ) -> ir.Value:
+    def step(self, op_type: str, *inputs: ir.Value, name: str, attributes: Any = None) -> ir.Value:
         """Return the result of one step, rounded."""
-        return self.rounded(
-            self.exact(op_type, *inputs, name=f"{name}_exact", attributes=attributes), name
-        )
+        exact = self.exact(op_type, *inputs, name=f"{name}_exact", attributes=attributes)
+        return self.rounded(exact, name)
 
     def rounded(self, value: ir.Value, name: str) -> ir.Value:
         """Return a value of float32 as the nearest bfloat16, in float32."""
-        narrow = self._build.add(
-            "Cast", [value], f"{self._label}_{name}_bf16", {"to": int(ir.DataType.BFLOAT16)}
-        )
-        narrow.type = ir.TensorType(ir.DataType.BFLOAT16)
-        wide = self._build.add(
-            "Cast", [narrow], f"{self._label}_{name}", {"to": int(ir.DataType.FLOAT)}
-        )
-        wide.type = ir.TensorType(ir.DataType.FLOAT)
-        return wide
+        for end, kind in (("_bf16", ir.DataType.BFLOAT16), ("", ir.DataType.FLOAT)):
+            value = self._build.add(
+                "Cast", [value], f"{self._label}_{name}{end}", {"to": int(kind)}
+            )
+            value.type = ir.TensorType(kind)
+        return value
 
     def finish(self, last: ir.Value) -> None:
         """Let the last step take the place of the operator."""

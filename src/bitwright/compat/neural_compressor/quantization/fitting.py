@@ -80,7 +80,10 @@ def fit(
     normalize(work)
     recipe = recipe_of(conf, work)
     if conf.mode == "dynamic":
-        return _fit_dynamic(model, conf, recipe, evaluate)
+        made = _quantized(model, recipe)
+        if evaluate is None:
+            return made
+        return first_within([made], evaluate, model, conf.accuracy_criterion)
     if calib_dataloader is None:
         raise DataError("fit calibrates; give calib_dataloader.")
     samples, _ = prepare_inputs(model, conf.samples, calib_dataloader, _CPU)
@@ -143,15 +146,6 @@ def _quantized(model: Any, recipe: Recipe, samples: Any = None) -> ONNXModel:
         progress=False,
     )
     return ONNXModel(made.model, made.plan)
-
-
-def _fit_dynamic(
-    model: Any, conf: PostTrainingQuantConfig, recipe: Recipe, evaluate: Evaluate | None
-) -> ONNXModel | None:
-    made = _quantized(model, recipe)
-    if evaluate is None:
-        return made
-    return first_within([made], evaluate, model, conf.accuracy_criterion)
 
 
 def _fit_weights(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -70,7 +70,8 @@ class Options:
     def recipe(self, model: Any) -> Recipe:
         """Return the recipe that the options stand for; some of them look at the model."""
         self._warn_of_differences()
-        given = self.advanced
+        given, fast = self.advanced, self.fast_bias_correction
+        off, backend = given.disable_bias_correction, given.backend_params or {}
         symmetric, unsigned = self._activations()
         weight_symmetric, per_channel = self._weights()
         of_activations = Role(
@@ -93,10 +94,10 @@ class Options:
             reduce_range=given.overflow_fix == OverflowFix.ENABLE,
             overrides=self._first_layers(model),
             smooth=self._smooth(),
-            bias_correction=self._bias_correction(),
+            bias_correction="off" if off else "fast" if fast else "sequential",
             emulate=Emulation(
                 unsigned_relu=unsigned,
-                weight_pairs=not self._backend(BackendParameters.COMPRESS_WEIGHTS, True),
+                weight_pairs=not backend.get(BackendParameters.COMPRESS_WEIGHTS, True),
             ),
             select=selection_of(self.ignored_scope),
         )
@@ -108,9 +109,6 @@ class Options:
     @property
     def _is_transformer(self) -> bool:
         return self.model_type is not None and ModelType(self.model_type) is ModelType.TRANSFORMER
-
-    def _backend(self, name: str, usual: Any) -> Any:
-        return (self.advanced.backend_params or {}).get(name, usual)
 
     def _warn_of_differences(self) -> None:
         """Warn of options that do nothing here, or something else."""
@@ -181,11 +179,6 @@ class Options:
             )
         alpha = alphas.matmul if alone is None else alone
         return SmoothQuant(alpha=alpha) if alpha >= 0 else None
-
-    def _bias_correction(self) -> Literal["off", "fast", "sequential"]:
-        if self.advanced.disable_bias_correction:
-            return "off"
-        return "fast" if self.fast_bias_correction else "sequential"
 
     def _first_layers(self, model: Any) -> dict[str, Override]:
         """Return overrides for the weights that have seven bits where others have eight."""
