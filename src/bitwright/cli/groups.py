@@ -104,14 +104,11 @@ def _keyword(name: str, kind: Any, default: Any) -> inspect.Parameter:
 def make_group(group: Any, values: dict[str, Any]) -> Any:
     """Return a group made of what was typed, which is taken out of the values."""
     hints = get_type_hints(group, include_extras=True)
-    return group(
-        **{
-            one.name: make_group(hints[one.name], values)
-            if is_dataclass(hints[one.name])
-            else values.pop(one.name)
-            for one in fields(group)
-        }
-    )
+    given = {}
+    for name in (one.name for one in fields(group)):
+        kind = hints[name]
+        given[name] = make_group(kind, values) if is_dataclass(kind) else values.pop(name)
+    return group(**given)
 
 
 # The words that options take, for the completion of shells -----------------------------------

@@ -86,16 +86,8 @@ class RecipeChoice:
     @property
     def effort(self) -> str | None:
         """The effort where none is asked for: None if the options say how to choose ranges."""
-        said = (
-            self.recipe,
-            self.bits,
-            self.ranges,
-            self.settings,
-            self.bias_correction,
-            self.fine_tune,
-            self.encodings,
-        )
-        return None if any(said) or self.dynamic or self.equalize else "standard"
+        said = "recipe bits ranges settings bias_correction fine_tune encodings dynamic equalize"
+        return None if any(getattr(self, name) for name in said.split()) else "standard"
 
     def _bit_settings(self, chosen: Recipe) -> dict[str, str | float]:
         """Return the settings that `--bits` is short for."""

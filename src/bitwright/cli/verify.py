@@ -129,17 +129,8 @@ def _overview(model: Path, found: Mapping[str, Verification], passing: Mapping[s
                 f"{worst[0].consequence}: {worst[0].rule}" if worst else "",
             )
         )
-    columns = (
-        "target",
-        "runs",
-        "errors",
-        "warnings",
-        "ops there",
-        "multiply-adds",
-        "partitions",
-        "first",
-    )
-    return Table(f"{model}: where it runs", columns, rows)
+    columns = ("target", "runs", "errors", "warnings", "ops there", "multiply-adds", "partitions")
+    return Table(f"{model}: where it runs", (*columns, "first"), rows)
 
 
 def _parts(model: Path, found: Verification, verbose: bool) -> list[Part]:

@@ -136,13 +136,8 @@ class _Casting:
         if (value, kind) not in self._made:
             name = self._names.fresh(f"{value.name}_{_name(kind)}")
             made = ir.Value(name=name, type=ir.TensorType(kind), shape=value.shape)
-            cast = ir.node(
-                "Cast",
-                [value],
-                {"to": int(kind)},
-                outputs=[made],
-                name=self._names.fresh(f"{name}_Cast"),
-            )
+            own = self._names.fresh(f"{name}_Cast")
+            cast = ir.node("Cast", [value], {"to": int(kind)}, outputs=[made], name=own)
             producer = value.producer()
             home = self._model.graph if producer is None else producer.graph
             assert isinstance(home, ir.Graph)

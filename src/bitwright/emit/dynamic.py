@@ -53,15 +53,10 @@ def _write_matmul(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
 
 def _write_gemm(writer: IntegerWriter, node: ir.Node, keys: Keys) -> None:
     """Write alpha * A' * B' + beta * C; the transposed copy of a constant is made once."""
+    flags = [bool(node.attributes.get_int(flag, 0)) for flag in ("transA", "transB")]
     left, right = (
-        writer.operand(
-            node,
-            index,
-            keys,
-            transposed=bool(node.attributes.get_int(flag, 0)),
-            zero_points="several",
-        )
-        for index, flag in enumerate(("transA", "transB"))
+        writer.operand(node, index, keys, transposed=flag, zero_points="several")
+        for index, flag in enumerate(flags)
     )
     name, label = node.name or "", node.outputs[0].name or ""
     addend = input_at(node, 2)

@@ -102,14 +102,9 @@ class IntegerWriter:
         found = self._activations.get(value) or self._measure(value)
         if not transposed:
             return found
-        moved = self.add(
-            node,
-            "Transpose",
-            [found.value],
-            found.value.dtype or ir.DataType.UINT8,
-            name=f"{value.name}_transposed",
-            attributes=[ir.AttrInt64s("perm", [1, 0])],
-        )
+        dtype, swap = found.value.dtype or ir.DataType.UINT8, [ir.AttrInt64s("perm", [1, 0])]
+        name = f"{value.name}_transposed"
+        moved = self.add(node, "Transpose", [found.value], dtype, name=name, attributes=swap)
         return Quantized(moved, found.scale, found.zero_point)
 
     def _measure(self, value: ir.Value) -> Quantized:
@@ -183,13 +178,9 @@ class IntegerWriter:
     ) -> ir.Value:
         """Return a product of integers as floats."""
         label = product.name or ""
+        to_float, name = [ir.AttrInt64("to", _FLOAT)], f"{label}_cast"
         floats = self.add(
-            node,
-            "Cast",
-            [product],
-            name=f"{label}_cast",
-            output=f"{label}_cast_output",
-            attributes=[ir.AttrInt64("to", _FLOAT)],
+            node, "Cast", [product], name=name, output=f"{name}_output", attributes=to_float
         )
         name = f"{stem}_scales_mul"
         both = self.add(node, "Mul", scales, name=name, output=f"{name}:0")

@@ -24,7 +24,6 @@ from bitwright.emit.functions.shared_exponent import (
     distinguishing_block_attributes,
 )
 from bitwright.emit.qdq import QdqWriter, Rounding, StandardOp
-from bitwright.errors import PlanError
 from bitwright.graph.editing import add_initializer, graph_of, insert_after
 from bitwright.numerics.quantize import dequantize
 from bitwright.numerics.shared_exponent import Rounding as BlockRounding
@@ -191,9 +190,7 @@ class _ExtendedWriter(QdqWriter):
     def _rounded_constant(
         self, entry: TensorPlan, source: ir.Value, parameters: Parameters
     ) -> ir.Value:
-        if source.const_value is None:
-            raise PlanError(f"tensor {entry.tensor!r} is planned as constant, but it is not.")
-        array = source.const_value.numpy()
+        array = self._planned_constant(entry, source)
         rounded = dequantize(
             self._round(array, parameters),
             np.asarray(parameters.scale).astype(np.float32),

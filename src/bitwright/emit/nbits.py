@@ -349,15 +349,8 @@ class _Writer:
         attributes = {"axis": axis, "block_size": block_size}
         if whole and not leading:
             attributes = {"axis": 1 - axis}
-        result = self._insert_first(
-            held,
-            "DequantizeLinear",
-            inputs,
-            inputs[1].dtype or ir.DataType.FLOAT,
-            f"{name}_DequantizeLinear",
-            f"{name}_dequantized",
-            attributes,
-        )
+        dtype = inputs[1].dtype or ir.DataType.FLOAT
+        result = self._dequantize_first(held, inputs, dtype, attributes)
         for reader in held.readers:
             read_matrix(reader, result, transposed=rowwise, names=self._names)
 
@@ -375,15 +368,8 @@ class _Writer:
         }
         # Each goes to the front of the graph, so that the last inserted is the first.
         scales = ir.Value(name=self._names.fresh(f"{name}_scales"), type=_FLOAT)
-        result = self._insert_first(
-            held,
-            "DequantizeLinear",
-            [stored["nvfp4"], scales],
-            ir.DataType.FLOAT,
-            f"{name}_DequantizeLinear",
-            f"{name}_dequantized",
-            {"axis": 1, "block_size": NVFP4_BLOCK},
-        )
+        inputs, attributes = [stored["nvfp4"], scales], {"axis": 1, "block_size": NVFP4_BLOCK}
+        result = self._dequantize_first(held, inputs, ir.DataType.FLOAT, attributes)
         made = ir.node(
             "DequantizeLinear",
             [stored["block_scales"], stored["scale"]],
@@ -442,6 +428,17 @@ class _Writer:
             graph, name = graph_of(held.value), f"{held.name}_{suffix}"
             added[suffix] = add_initializer(graph, self._names, name, tensor)
         return added
+
+    def _dequantize_first(
+        self,
+        held: _Held,
+        inputs: Sequence[ir.Value],
+        dtype: ir.DataType,
+        attributes: Mapping[str, int],
+    ) -> ir.Value:
+        """Add the DequantizeLinear of a weight, as the first node of its graph."""
+        name, output = f"{held.name}_DequantizeLinear", f"{held.name}_dequantized"
+        return self._insert_first(held, "DequantizeLinear", inputs, dtype, name, output, attributes)
 
     def _insert_first(
         self,

@@ -177,10 +177,7 @@ class QdqWriter:
         """Store integers, and a DequantizeLinear to read them."""
         label = source.name or ""
         stem = f"{label}_quantized" if entry.role == "bias" else label
-        tensor = source.const_value
-        if tensor is None:
-            raise PlanError(f"tensor {entry.tensor!r} is planned as constant, but it is not.")
-        integers = self._round(tensor.numpy(), parameters)
+        integers = self._round(self._planned_constant(entry, source), parameters)
         graph = graph_of(source)
         stored = add_quantized(graph, self._names, f"{label}_quantized", integers, parameters.qtype)
         scale, zero_point = self._parameter_values(key, stem, parameters, source)
@@ -197,6 +194,11 @@ class QdqWriter:
         node = self._node("DequantizeLinear", inputs, parameters, output, name)
         insert_after(graph, node, None)
         return output
+
+    def _planned_constant(self, entry: TensorPlan, source: ir.Value) -> Array:
+        if source.const_value is None:
+            raise PlanError(f"tensor {entry.tensor!r} is planned as constant, but it is not.")
+        return source.const_value.numpy()
 
     def _write_pair(
         self,
@@ -224,21 +226,13 @@ class QdqWriter:
             type=ir.TensorType(ir.DataType(parameters.qtype.onnx_type)),
             shape=source.shape,
         )
-        quantizer = self._node(
-            "QuantizeLinear",
-            [source, scale, zero_point],
-            parameters,
-            middle,
-            self._names.fresh(f"{name}_QuantizeLinear{suffix}"),
-        )
+        own = self._names.fresh(f"{name}_QuantizeLinear{suffix}")
+        inputs = [source, scale, zero_point]
+        quantizer = self._node("QuantizeLinear", inputs, parameters, middle, own)
         output = like(source, output_name if result is not None else self._names.fresh(output_name))
-        dequantizer = self._node(
-            "DequantizeLinear",
-            [middle, scale, zero_point],
-            parameters,
-            output,
-            self._names.fresh(f"{name}_DequantizeLinear{suffix}"),
-        )
+        own = self._names.fresh(f"{name}_DequantizeLinear{suffix}")
+        inputs = [middle, scale, zero_point]
+        dequantizer = self._node("DequantizeLinear", inputs, parameters, output, own)
         insert_after(graph, quantizer, source.producer())
         insert_after(graph, dequantizer, quantizer)
         self._pairs[key] = quantizer, dequantizer

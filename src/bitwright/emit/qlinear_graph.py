@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -183,17 +184,9 @@ class PairGraph:
         """Replace a node and the QuantizeLinear behind it by one integer op."""
         (quantizer,) = self.quantizers(node.outputs[0])
         old = quantizer.outputs[0]
-        value = self.insert(
-            node,
-            op_type,
-            inputs,
-            attributes,
-            name=f"{node.name}_quant",
-            output=f"{self.label(node.outputs[0])}_quantized",
-            dtype=old.dtype,
-            shape=old.shape,
-        )
-        self.join(node, value)
+        name, label = f"{node.name}_quant", f"{self.label(node.outputs[0])}_quantized"
+        insert = partial(self.insert, node, name=name, output=label)
+        self.join(node, insert(op_type, inputs, attributes, dtype=old.dtype, shape=old.shape))
 
     def join(self, node: ir.Node, value: ir.Value) -> None:
         """Let a new integer value stand for a node and the QuantizeLinear behind it."""

@@ -104,17 +104,9 @@ def lower_gemm(graph: PairGraph, node: ir.Node) -> str | None:
     if result is not None and (addend is None or stored is not None):
         graph.substitute(node, "QGemm", [*inputs, *graph.pair(result)], attributes)
         return None
-    output = node.outputs[0]
-    total = graph.insert(
-        node,
-        "QGemm",
-        inputs,
-        attributes,
-        name=f"{node.name}_quant",
-        output=f"{output.name}_product",
-        dtype=_FLOAT,
-        shape=output.shape,
-    )
+    label, shape = f"{node.outputs[0].name}_product", node.outputs[0].shape
+    insert = partial(graph.insert, node, name=f"{node.name}_quant", output=label, shape=shape)
+    total = insert("QGemm", inputs, attributes, dtype=_FLOAT)
     if addend is not None and stored is None:
         total = _add(graph, node, total, addend)
     graph.write_float(node, total)
@@ -200,12 +192,5 @@ def _accumulate(
 
 def _add(graph: PairGraph, node: ir.Node, total: ir.Value, addend: ir.Value) -> ir.Value:
     label = node.outputs[0].name
-    return graph.insert(
-        node,
-        "Add",
-        [total, addend],
-        name=f"{label}_bias_add",
-        output=f"{label}_biased",
-        dtype=total.dtype,
-        shape=total.shape,
-    )
+    insert = partial(graph.insert, node, name=f"{label}_bias_add", output=f"{label}_biased")
+    return insert("Add", [total, addend], dtype=total.dtype, shape=total.shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -115,16 +116,9 @@ def _lower_to_clip(
         if bound is not None and np.isfinite(bound):
             value = _quantized_constant(graph, f"{node.name}_{label}", bound, source)
         bounds.append(value)
-    value = graph.insert(
-        node,
-        "Clip",
-        [source.value, *bounds],
-        name=f"{node.name}_quant",
-        output=f"{graph.label(node.outputs[0])}_quantized",
-        dtype=source.dtype,
-        shape=node.outputs[0].shape,
-    )
-    graph.join(node, value)
+    name, output = f"{node.name}_quant", f"{graph.label(node.outputs[0])}_quantized"
+    insert = partial(graph.insert, node, dtype=source.dtype, shape=node.outputs[0].shape)
+    graph.join(node, insert("Clip", [source.value, *bounds], name=name, output=output))
     return None
 
 
@@ -176,17 +170,9 @@ def _quantized_value(
     if array is not None:
         number = float(array.reshape(-1)[0])
         return _quantized_constant(graph, f"{value.name}_quantized", number, like)
-    inputs = [value, *graph.pair(like)]
     name, output = f"{value.name}_QuantizeLinear", f"{value.name}_quantized"
-    return graph.insert(
-        node,
-        "QuantizeLinear",
-        inputs,
-        name=name,
-        output=output,
-        dtype=like.dtype,
-        shape=value.shape,
-    )
+    insert = partial(graph.insert, node, dtype=like.dtype, shape=value.shape)
+    return insert("QuantizeLinear", [value, *graph.pair(like)], name=name, output=output)
 
 
 def _lower_arg_max(graph: PairGraph, node: ir.Node) -> str | None:

@@ -29,12 +29,7 @@ __all__ = [
 MICROSOFT = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
 
-_PACKED = {
-    "int4": ml_dtypes.int4,
-    "uint4": ml_dtypes.uint4,
-    "int2": ml_dtypes.int2,
-    "uint2": ml_dtypes.uint2,
-}
+_PACKED = {name: getattr(ml_dtypes, name) for name in ("int4", "uint4", "int2", "uint2")}
 
 
 @dataclass(frozen=True, slots=True)

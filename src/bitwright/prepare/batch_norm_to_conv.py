@@ -50,14 +50,8 @@ def _replace(norm: ir.Node, names: Scope) -> str | None:
     build = Builder(norm, names)
     weight = build.constant(factor.reshape(-1, 1, *ones), f"{y.name}_weight")
     bias = build.constant(shift, f"{y.name}_bias")
-    conv = build.add(
-        "Conv",
-        [x, weight, bias],
-        f"{y.name}_conv",
-        {"group": factor.size, "kernel_shape": list(ones)},
-        node_name=norm.name,
-    )
-    build.finish(conv)
+    settings = {"group": factor.size, "kernel_shape": list(ones)}
+    build.replace("Conv", [x, weight, bias], "_conv", settings)
     return None
 
 

@@ -259,13 +259,10 @@ def _move_past(node: ir.Node, names: NameScope) -> ir.Node:
 def _transpose_result(node: ir.Node, names: NameScope) -> ir.Node:
     result = node.outputs[0]
     label, shape = result.name, _permuted(result.shape, _TO_LAST)
+    renamed, name = names.fresh(f"{label}_nhwc"), names.fresh(f"{label}_transpose")
+    settings = {"perm": list(_TO_FIRST)}
     transpose = insert_behind_value(
-        result,
-        "Transpose",
-        [],
-        renamed=names.fresh(f"{label}_nhwc"),
-        name=names.fresh(f"{label}_transpose"),
-        attributes={"perm": list(_TO_FIRST)},
+        result, "Transpose", [], renamed=renamed, name=name, attributes=settings
     )
     result.shape = shape
     return transpose

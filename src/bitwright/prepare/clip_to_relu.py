@@ -35,6 +35,5 @@ def _replace(clip: ir.Node, names: Scope) -> bool:
     x, y = clip.inputs[0], clip.outputs[0]
     if x is None or element_type(y) not in (ir.DataType.FLOAT, None):
         return False
-    build = Builder(clip, names)
-    build.finish(build.add("Relu", [x], f"{y.name}_relu", node_name=clip.name))
+    Builder(clip, names).replace("Relu", [x], "_relu")
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import onnx_ir as ir
 
@@ -111,14 +112,13 @@ def _fold(model: ir.Model, keep: Callable[[ir.Node], bool] | None) -> None:
     def should_fold(node: ir.Node) -> bool | None:
         return False if keep is not None and keep(node) else _should_fold(node)
 
-    def fold() -> None:
-        fold_constants_ir(
-            model,
-            onnx_shape_inference=True,
-            input_size_limit=_LARGEST_FOLDED,
-            should_fold=should_fold,
-        )
-
+    fold = partial(
+        fold_constants_ir,
+        model,
+        onnx_shape_inference=True,
+        input_size_limit=_LARGEST_FOLDED,
+        should_fold=should_fold,
+    )
     fold_with_sizes(model, fold)
 
 

@@ -145,12 +145,6 @@ def _replace(
     if not is_closed(nodes, last):
         return False
     build, name = Builder(last, names), last.outputs[0].name
-    norm = build.add(
-        "InstanceNormalization",
-        [root.x, build.constant(scale, f"{name}_scale"), build.constant(shift, f"{name}_bias")],
-        f"{name}_norm",
-        {"epsilon": root.epsilon},
-        node_name=last.name,
-    )
-    build.finish(norm, *nodes)
+    inputs = [root.x, build.constant(scale, f"{name}_scale"), build.constant(shift, f"{name}_bias")]
+    build.replace("InstanceNormalization", inputs, "_norm", {"epsilon": root.epsilon}, nodes)
     return True

@@ -59,15 +59,8 @@ def fuse_l2_norm(last: ir.Node, names: Scope) -> bool | str:
             f"the L2 norm at {last.name!r} was not fused: its guard changes vectors up to a "
             f"length of {length.guard:g}"
         )
-    build = Builder(last, names)
-    norm = build.add(
-        "LpNormalization",
-        [length.x],
-        f"{last.outputs[0].name}_norm",
-        {"axis": length.axis, "p": 2},
-        node_name=last.name,
-    )
-    build.finish(norm, *nodes)
+    settings = {"axis": length.axis, "p": 2}
+    Builder(last, names).replace("LpNormalization", [length.x], "_norm", settings, nodes)
     return True
 
 

@@ -54,8 +54,7 @@ def fuse_layer_norm(division: ir.Node, names: Scope) -> bool:
     )
     inputs = [found.x, build.constant(gamma, f"{name}_scale"), build.constant(beta, f"{name}_bias")]
     settings = {"axis": -1, "epsilon": found.epsilon}
-    result = build.add("LayerNormalization", inputs, f"{name}_norm", settings, node_name=last.name)
-    build.finish(result, *nodes)
+    build.replace("LayerNormalization", inputs, "_norm", settings, nodes)
     return True
 
 

@@ -38,11 +38,9 @@ def fuse_space_to_depth(first: ir.Node, names: Scope) -> bool:
     size = None if x is None else _block_size(x, [node.outputs[0] for node in chain[::2]])
     if x is None or size is None:
         return False
-    last = chain[-1]
-    build = Builder(last, names)
-    stem = f"{last.outputs[0].name}_blocks"
-    depth = build.add("SpaceToDepth", [x], stem, {"blocksize": size}, node_name=last.name)
-    build.finish(depth, *reversed(chain[:-1]))
+    *before, last = chain
+    settings = {"blocksize": size}
+    Builder(last, names).replace("SpaceToDepth", [x], "_blocks", settings, reversed(before))
     return True
 
 

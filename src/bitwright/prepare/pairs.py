@@ -139,15 +139,9 @@ def _swap(graph: ir.Graph, mover: ir.Node, dequantizer: ir.Node) -> None:
     floats = ir.Value(
         name=f"{result.name}_before_{mover.name}", type=result.type, shape=source.shape
     )
-    insert_before(
-        mover,
-        "DequantizeLinear",
-        [source, *dequantizer.inputs[1:]],
-        floats,
-        dequantizer.name or "",
-        dequantizer.attributes,
-        domain=dequantizer.domain,
-    )
+    inputs, name = [source, *dequantizer.inputs[1:]], dequantizer.name or ""
+    settings, domain = dequantizer.attributes, dequantizer.domain
+    insert_before(mover, "DequantizeLinear", inputs, floats, name, settings, domain=domain)
     mover.replace_input_with(0, floats)
     moved, shape = mover.outputs[0], mover.outputs[0].shape or result.shape
     replace_value(result, moved)

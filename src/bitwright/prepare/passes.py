@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from functools import update_wrapper
 from typing import Any, NamedTuple
@@ -168,6 +168,18 @@ class Builder:
         if self._role and producer is not None:
             producer.metadata_props["bitwright.role"] = self._role
         return output
+
+    def replace(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        end: str,
+        attributes: Mapping[str, Any] | None = None,
+        unread: Iterable[ir.Node] = (),
+    ) -> None:
+        """Put one node, of the same name, in the node's place; see `finish`."""
+        name, label = self._before.name, f"{self._before.outputs[0].name}{end}"
+        self.finish(self.add(op_type, inputs, label, attributes, node_name=name), *unread)
 
     def finish(self, last: ir.Value, *unread: ir.Node) -> None:
         """Let the last new tensor take the place of what the node writes, and remove the node.

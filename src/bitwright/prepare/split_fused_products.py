@@ -81,24 +81,14 @@ def _split_attention(node: ir.Node, names: Scope) -> str | None:
         ir.Value(name=names.fresh(f"{name}_{part}"), type=product.type)
         for part in ("query", "key", "value")
     ]
-    split = ir.node(
-        "Split",
-        [product, build.constant(np.array(sizes, np.int64), f"{name}_sizes")],
-        {"axis": -1},
-        outputs=parts,
-        name=names.fresh(f"{name}_split"),
-    )
+    inputs = [product, build.constant(np.array(sizes, np.int64), f"{name}_sizes")]
+    own = names.fresh(f"{name}_split")
+    split = ir.node("Split", inputs, {"axis": -1}, outputs=parts, name=own)
     graph_of(node.outputs[0]).insert_before(node, split)
     kept = ("num_heads", "scale", "mask_filter_value", "unidirectional")
     attributes = [node.attributes[key] for key in kept if key in node.attributes]
-    attention = ir.Node(
-        _DOMAIN,
-        "MultiHeadAttention",
-        [*parts, input_at(node, 2), mask, input_at(node, 5)],
-        attributes,
-        num_outputs=1,
-        name=names.fresh(f"{name}_heads"),
-    )
+    read, own = [*parts, input_at(node, 2), mask, input_at(node, 5)], names.fresh(f"{name}_heads")
+    attention = ir.Node(_DOMAIN, "MultiHeadAttention", read, attributes, num_outputs=1, name=own)
     attention.outputs[0].name = names.fresh(f"{name}_attended")
     graph_of(node.outputs[0]).insert_before(node, attention)
     build.finish(attention.outputs[0])

@@ -39,13 +39,9 @@ def split_large_pools(pool: ir.Node, names: Scope) -> bool | str:
             f"pool {pool.name!r} over {height}x{width} values was not split: "
             f"no two pools of at most {_MAX_POOLED_VALUES} values make it up"
         )
-    averaged = Builder(pool, names).add(
-        "AveragePool",
-        [x],
-        f"{pool.outputs[0].name}_part",
-        {"kernel_shape": list(first), "strides": list(first)},
-        shape=ir.Shape([x.shape[0], x.shape[1], *left]),
-    )
+    name, shape = f"{pool.outputs[0].name}_part", ir.Shape([x.shape[0], x.shape[1], *left])
+    settings = {"kernel_shape": list(first), "strides": list(first)}
+    averaged = Builder(pool, names).add("AveragePool", [x], name, settings, shape=shape)
     pool.replace_input_with(0, averaged)
     return True
 

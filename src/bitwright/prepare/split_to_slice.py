@@ -34,12 +34,8 @@ def split_to_slice(split: ir.Node, names: Scope) -> bool | str:
             build.constant([number], f"{output.name}_{what}")
             for what, number in (("start", start), ("end", end))
         )
-        part = build.add(
-            "Slice",
-            [x, starts, ends, axis],
-            f"{output.name}_slice",
-            node_name=names.fresh(f"{split.name}_{index}"),
-        )
+        own, inputs = names.fresh(f"{split.name}_{index}"), [x, starts, ends, axis]
+        part = build.add("Slice", inputs, f"{output.name}_slice", node_name=own)
         replace_value(output, part)
     remove_nodes([split])
     return True

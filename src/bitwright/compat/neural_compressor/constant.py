@@ -20,13 +20,9 @@ def _both(dtype: str) -> dict[str, _Setting]:
     return {"weight": {"dtype": [dtype]}, "activation": {"dtype": [dtype]}}
 
 
-def _integers(dtype: str, scheme: str, algorithm: str, granularity: str) -> _Setting:
-    return {
-        "dtype": [dtype],
-        "scheme": [scheme],
-        "algorithm": [algorithm],
-        "granularity": [granularity],
-    }
+def _integers(*values: str) -> _Setting:
+    names = ("dtype", "scheme", "algorithm", "granularity")
+    return {name: [value] for name, value in zip(names, values, strict=True)}
 
 
 FP32 = _both("fp32")

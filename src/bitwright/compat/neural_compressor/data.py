@@ -44,12 +44,8 @@ class DataLoader:
             raise DataError(f"last_batch is one of {', '.join(_LAST)}, not {last_batch!r}.")
         if batch_size < 1:
             raise DataError(f"batch_size is at least 1, not {batch_size}.")
-        for name, given in (
-            ("num_workers", num_workers),
-            ("pin_memory", pin_memory),
-            ("shuffle", shuffle),
-            ("distributed", distributed),
-        ):
+        others = {"num_workers": num_workers, "pin_memory": pin_memory, "shuffle": shuffle}
+        for name, given in {**others, "distributed": distributed}.items():
             if given:
                 warn_user(
                     f"{name} of DataLoader is ignored: samples are read in order, in this process."

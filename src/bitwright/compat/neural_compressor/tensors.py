@@ -246,16 +246,11 @@ def make_matmul_weight_only_node(
     packed = pack_nbits(QuantizedBlocks(form, codes[:rows].astype(np.uint8), scales, zeros))
     stored = f"{node.input[1]}_Q{num_bits}G{group_size}"
     constants = _constants(node.input[1], packed, stored)
+    inputs = [node.input[0], stored, *(name for name in constants if name != stored)]
     sizes: dict[str, Any] = {"K": rows, "N": columns, "bits": num_bits, "block_size": group_size}
-    replaced = helper.make_node(
-        "MatMulNBits",
-        [node.input[0], stored, *(name for name in constants if name != stored)],
-        list(node.output),
-        name=f"{node.name}_Q{num_bits}",
-        domain="com.microsoft",
-        accuracy_level=accuracy_level or None,
-        **sizes,
-    )
+    sizes |= {"accuracy_level": accuracy_level or None, "domain": "com.microsoft"}
+    name = f"{node.name}_Q{num_bits}"
+    replaced = helper.make_node("MatMulNBits", inputs, list(node.output), name=name, **sizes)
     return replaced, [numpy_helper.from_array(array, name) for name, array in constants.items()]
 
 

@@ -184,32 +184,16 @@ def _run(
 ) -> ONNXModel:
     """Quantize, and say which of the named nodes could not be."""
     weights = _without_packed(weights, source_of(model))
-    recipe = Recipe(
-        name="neural-compressor",
-        mode="weight-only",
-        weights=weights,
-        select=Selection(subgraphs=True),
-    )
-    result = quantize(
-        source_of(model),
-        data=data,
-        recipe=recipe,
-        holdout=False,
-        providers=available_providers(providers),
-    )
+    select = Selection(subgraphs=True)
+    recipe = Recipe(name="neural-compressor", mode="weight-only", weights=weights, select=select)
+    used = available_providers(providers)
+    result = quantize(source_of(model), data=data, recipe=recipe, holdout=False, providers=used)
     for name in weights.overrides:
         node, wanted = result.plan.nodes.get(name), weights.overrides[name]
-        if (
-            node is not None
-            and not node.quantized
-            and not wanted.keep_float
-            and node.op in _FLOAT_OPS
-        ):
-            warnings.warn(
-                f"node {name!r} of weight_config stays float: {node.reason}.",
-                UserWarning,
-                stacklevel=3,
-            )
+        if node is None or node.quantized or wanted.keep_float or node.op not in _FLOAT_OPS:
+            continue
+        what = f"node {name!r} of weight_config stays float: {node.reason}."
+        warnings.warn(what, UserWarning, stacklevel=3)
     if isinstance(weights.rounding, Nearest) and weights.awq is None:
         round_for_wide_scales(result.model, result.plan, source_of(model))
     rename_packed(result.model, result.plan)

@@ -77,12 +77,8 @@ class MatMulBnb4Quantizer:
         for name in sorted(self.nodes_to_exclude - known):
             warn_user(f"ignored: no node is called {name!r}.{did_you_mean(name, known)}")
         try:
-            skipped = emit_bnb4(
-                model,
-                quant_type=self.quant_type,
-                block_size=self.block_size,
-                exclude=self.nodes_to_exclude & known,
-            )
+            kind, size, exclude = self.quant_type, self.block_size, self.nodes_to_exclude & known
+            skipped = emit_bnb4(model, quant_type=kind, block_size=size, exclude=exclude)
         except NothingQuantizedError as error:
             warn_user(f"the model stays as it is: {error}")
             return

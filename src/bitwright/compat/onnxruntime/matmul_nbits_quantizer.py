@@ -299,30 +299,16 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--block_size", type=int, default=32, help="how many weights share a scale")
-    add(
-        "--quant_method",
-        default="default",
-        choices=["default", "hqq", "rtn", "k_quant", "gptq", "nvidia_awq"],
-        help="how weights are rounded",
-    )
+    ways = ["default", "hqq", "rtn", "k_quant", "gptq", "nvidia_awq"]
+    add("--quant_method", default="default", choices=ways, help="how weights are rounded")
     add("--bits", type=int, default=4, help="bits of a weight")
-    add(
-        "--symmetric",
-        type=read_boolean,
-        nargs="?",
-        const=True,
-        default=True,
-        help="without zero points; hqq always has them",
-    )
+    text = "without zero points; hqq always has them"
+    add("--symmetric", type=read_boolean, nargs="?", const=True, default=True, help=text)
     add("--accuracy_level", type=int, help="what products compute in: 0 or 1 float, 4 int8")
     add("--nodes_to_include", nargs="+", help="the only nodes that are quantized")
     add("--quant_format", default="QOperator", choices=["QOperator", "QDQ"], help="n-bit or DQ")
-    add(
-        "--op_types_to_quantize",
-        nargs="+",
-        choices=["MatMul", "Gemm", "Gather"],
-        help="MatMul if not given",
-    )
+    ops = ["MatMul", "Gemm", "Gather"]
+    add("--op_types_to_quantize", nargs="+", choices=ops, help="MatMul if not given")
     add("--quant_axes", type=_as_axis, nargs="+", help="op_type:axis, as in MatMul:0 Gather:1")
     add("--calibration_data", help="for gptq: a file or a folder of arrays")
     for name in ("--calib_dataset_name", "--tokenizer_dir", "--calibration_method", "--cache_dir"):

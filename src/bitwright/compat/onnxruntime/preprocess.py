@@ -58,12 +58,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         "--verbose", type=int, default=0, help="log 0: nothing, 1: warnings, 3: everything"
     )
     parser.add_argument("--external_data_location", help="the file that tensors go to")
-    parser.add_argument(
-        "--external_data_size_threshold",
-        type=int,
-        default=1024,
-        help="write tensors of at least this many bytes outside",
-    )
+    text = "write tensors of at least this many bytes outside"
+    parser.add_argument("--external_data_size_threshold", type=int, default=1024, help=text)
     return parser.parse_args(arguments)
 
 

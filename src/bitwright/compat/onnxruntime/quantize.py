@@ -63,13 +63,7 @@ def quantize(
         quantize_dynamic(model_input, model_output, **arguments)
 
 
-_CALIBRATE_ARGS = (
-    "symmetric",
-    "moving_average",
-    "averaging_constant",
-    "max_intermediate_outputs",
-    "percentile",
-)
+_CALIBRATION = "symmetric moving_average averaging_constant max_intermediate_outputs percentile"
 
 
 @wraps(peer("quantize").get_qdq_config, assigned=())  # its signature
@@ -88,7 +82,7 @@ def get_qdq_config(*arguments: Any, **options: Any) -> Any:
     make = peer("quantize").get_qdq_config
     given = inspect.signature(make).bind(*arguments, **options).arguments
     calibration = given.get("calibrate_args") or {}
-    known = ignore_unknown(calibration, _CALIBRATE_ARGS, " in calibrate_args")
+    known = ignore_unknown(calibration, _CALIBRATION.split(), " in calibrate_args")
     config = make(**{**given, "calibrate_args": known})
     for name in ("op_types_to_quantize", "nodes_to_exclude"):
         if not isinstance(given.get(name), list):

@@ -72,11 +72,8 @@ class PeerRanges:
         smoothed = bool(content.get("smooth_quant", False))
         if smoothed != self.smooth:
             logging.getLogger().warning(
-                "%s was made with smooth_quant=%s, and this run has smooth_quant=%s: its ranges "
-                "are found anew.",
-                self.cache,
-                smoothed,
-                self.smooth,
+                f"{self.cache} was made with smooth_quant={smoothed}, and this run has "
+                f"smooth_quant={self.smooth}: its ranges are found anew."
             )
             return None
         data = load_tensors_data(self.cache)
@@ -92,11 +89,9 @@ class PeerRanges:
         self, model: ir.Model, tensors: Sequence[str], samples: Any, providers: Any
     ) -> Any:
         """Return the ranges that the calibrator finds of tensors, and write them to the cache."""
+        options = accepted_options(self.method, self.options)
         calibrator = create_calibrator(
-            model,
-            calibrate_method=self.method,
-            providers=providers,
-            extra_options=accepted_options(self.method, self.options),
+            model, calibrate_method=self.method, providers=providers, extra_options=options
         )
         calibrator.tensors = tensors
         calibrator.collect_data(samples)

@@ -109,11 +109,7 @@ class VitisONNXQuantizer(TensorQuantizer):
             QuantType.QUInt8,
             None,  # its ranges are answered above
             **{name: given[name] for name in _SELECTION},
-            extra_options={
-                name: value
-                for name, value in self.extra_options.items()
-                if name != "TensorQuantOverrides"
-            },
+            extra_options={k: v for k, v in options.items() if k != "TensorQuantOverrides"},
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -155,10 +151,5 @@ class ONNXQuantizer(VitisONNXQuantizer):
         op_types_to_quantize: Names,
         extra_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._start(
-            {
-                **locals(),
-                "calibrate_method": CalibrationMethod.MinMax,
-                "quantized_tensor_type": None,
-            }
-        )
+        own = {"calibrate_method": CalibrationMethod.MinMax, "quantized_tensor_type": None}
+        self._start({**locals(), **own})

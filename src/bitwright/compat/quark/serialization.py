@@ -15,24 +15,19 @@ from bitwright.numerics.types import QType
 
 __all__ = ["config_from_dict", "config_to_dict"]
 
+_BY_LAYER = ("specific_layer_config", "layer_type_config")
 _STEPS = {name: getattr(algorithms, name) for name in algorithms.__all__}
 
 
 def config_to_dict(config: Any) -> dict[str, Any]:
     """Return every field of a `QConfig`; a dict with layers as keys becomes a list of pairs."""
-    return {
-        "global_config": _plain(config.global_config),
-        "specific_layer_config": [
-            [_plain(layer), list(names)] for layer, names in config.specific_layer_config.items()
-        ],
-        "layer_type_config": [
-            [_plain(layer), list(types)] for layer, types in config.layer_type_config.items()
-        ],
-        "exclude": _plain(config.exclude),
-        "algo_config": _plain(config.algo_config),
-        "use_external_data_format": config.use_external_data_format,
-        "extra_options": _plain(config.extra_options),
-    }
+    found: dict[str, Any] = {}
+    for name in (field.name for field in fields(config)):
+        value = getattr(config, name)
+        if name in _BY_LAYER:
+            value = [[layer, list(names)] for layer, names in value.items()]
+        found[name] = _plain(value)
+    return found
 
 
 def config_from_dict(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,7 +36,7 @@ def config_from_dict(given: Mapping[str, Any]) -> dict[str, Any]:
     if "global_config" not in found:
         raise RecipeError("a QConfig has a global_config; it is missing in the dict.")
     found["global_config"] = _layer(found["global_config"])
-    for key in ("specific_layer_config", "layer_type_config"):
+    for key in _BY_LAYER:
         found[key] = {_layer(layer): names for layer, names in found.get(key) or ()}
     found["algo_config"] = [_step(step) for step in found.get("algo_config") or ()]
     return found

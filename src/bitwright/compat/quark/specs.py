@@ -113,10 +113,7 @@ def _spec(name: str, data_type: str, doc: str, **defaults: Any) -> type[Spec]:
     defaults["data_type"] = qtype(data_type)
     return make_dataclass(
         name,
-        [
-            (key, kinds[key], value)
-            for key, value in {**defaults, "data_type": qtype(data_type)}.items()
-        ],
+        [(key, kinds[key], value) for key, value in defaults.items()],
         bases=(Spec,),
         namespace={"__doc__": doc, "__module__": __name__},
         frozen=True,

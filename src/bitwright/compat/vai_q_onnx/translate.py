@@ -49,12 +49,8 @@ __all__ = ["choose_ranges", "to_recipe"]
 
 # On by default where the model goes to the NPU's CNN compiler.
 _NPU_REWRITES = (
-    "batch_norm_to_conv",
-    "reduce_mean_to_pool",
-    "split_large_pools",
-    "split_to_slice",
-    "swish_to_mul",
-    "conv_attributes",
+    "batch_norm_to_conv reduce_mean_to_pool split_large_pools split_to_slice swish_to_mul "
+    "conv_attributes".split()
 )
 _NPU_FUSED = ("Relu", "Clip")
 _TRANSFORMER_OP_TYPES = ("Gemm", "MatMul")

@@ -13,15 +13,9 @@ from bitwright.support.notices import warn_user
 __all__ = ["weight_recipe"]
 
 # The options that have a meaning where only weights are quantized.
-_WEIGHT_KEYS = {
-    "CalibDataSize",
-    "GPTQParams",
-    "MatMulNBitsParams",
-    "TmpDir",
-    "UseGPTQ",
-    "UseMatMulNBits",
-    "UseRandomData",
-}
+_WEIGHT_KEYS = (
+    "CalibDataSize GPTQParams MatMulNBitsParams TmpDir UseGPTQ UseMatMulNBits UseRandomData".split()
+)
 
 _NBITS_SETTINGS = {
     "Algorithm": "DEFAULT",

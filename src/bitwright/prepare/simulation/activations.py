@@ -43,10 +43,8 @@ def harden_sigmoids(node: ir.Node, names: Scope) -> bool:
     """Replace every Sigmoid by max(0, min(1, x / 6 + 1 / 2))."""
     if not _is_float(node):
         return False
-    build = Builder(node, names)
-    name = f"{node.outputs[0].name}_hard"
     settings = {"alpha": 1 / 6, "beta": 0.5}
-    build.finish(build.add("HardSigmoid", [node.inputs[0]], name, settings, node_name=node.name))
+    Builder(node, names).replace("HardSigmoid", [node.inputs[0]], "_hard", settings)
     return True
 
 

@@ -105,21 +105,17 @@ def _warn_of_unread(conf: PostTrainingQuantConfig, options: Iterable[str]) -> No
 
 def recipe_of(conf: PostTrainingQuantConfig, model: ir.Model) -> Recipe:
     """Return the recipe that a config of a static or dynamic model stands for."""
-    if conf.mode == "dynamic":
-        recipe = named_recipe("int8-dynamic").replace(
-            name="fit", reduce_range=bool(conf.reduce_range)
-        )
-        recipe = apply_op_settings(
-            recipe, model, conf.op_type_dict, conf.op_name_dict, dynamic=True
-        )
+    dynamic = conf.mode == "dynamic"
+    recipe = named_recipe("int8-dynamic" if dynamic else "int8-per-channel")
+    recipe = recipe.replace(name="fit", reduce_range=bool(conf.reduce_range))
+    named = conf.op_type_dict, conf.op_name_dict
+    if dynamic:
+        recipe = apply_op_settings(recipe, model, *named, dynamic=True)
         for name in conf.recipes or {}:
             warn_user(f"{name} of recipes is ignored: a dynamic model has no ranges and no pairs.")
-        return recipe.replace(select={"unknown_names": "warn"})
-    recipe = named_recipe("int8-per-channel").replace(
-        name="fit", reduce_range=bool(conf.reduce_range), format=conf.format
-    )
-    recipe = apply_op_settings(recipe, model, conf.op_type_dict, conf.op_name_dict)
-    recipe = apply_switches(recipe, model, conf.recipes)
+    else:
+        recipe = apply_op_settings(recipe.replace(format=conf.format), model, *named)
+        recipe = apply_switches(recipe, model, conf.recipes)
     # Clean-ups may take nodes away that are named, and there names that fit nothing are ignored.
     return recipe.replace(select={"unknown_names": "warn"})
 

@@ -27,10 +27,7 @@ __all__ = ["quantize_with_accuracy_control"]
 
 _ITEM = "__item__"
 _SEARCH_PARAMETERS = (
-    "max_num_iterations",
-    "ranking_subset_size",
-    "num_ranking_workers",
-    "restore_mode",
+    "max_num_iterations ranking_subset_size num_ranking_workers restore_mode".split()
 )
 
 

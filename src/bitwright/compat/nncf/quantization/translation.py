@@ -77,13 +77,8 @@ class Options:
         of_activations = Role(
             "activations_range_estimator_params", RangeEstimatorParametersSet.MEAN_MINMAX, symmetric
         )
-        of_weights = Role(
-            "weights_range_estimator_params",
-            RangeEstimatorParametersSet.MINMAX,
-            weight_symmetric is None,
-            is_constant=True,
-            per_channel=per_channel,
-        )
+        option, usual = "weights_range_estimator_params", RangeEstimatorParametersSet.MINMAX
+        of_weights = Role(option, usual, weight_symmetric is None, True, per_channel)
         return Recipe(
             name="nncf",
             per_channel=per_channel,

@@ -40,23 +40,15 @@ _MODES = {
 }
 """Bits, and whether weights are symmetric."""
 _NOT_FOR_INT8: dict[str, tuple[Any, ...]] = {
-    "all_layers": (None,),
-    "sensitivity_metric": (None,),
-    "dataset": (None,),
-    "awq": (None,),
-    "scale_estimation": (None,),
-    "gptq": (None,),
-    "backup_mode": (None,),
+    **dict.fromkeys("all_layers sensitivity_metric dataset awq".split(), (None,)),
+    **dict.fromkeys("scale_estimation gptq backup_mode".split(), (None,)),
     "ratio": (None, 0, 1),
     "group_size": (None, 0, -1),
 }
 """Options that eight bits for all weights leave nothing to, and values that ask for nothing."""
 _SEARCH_PARAMETERS = (
-    "awq_params",
-    "scale_estimation_params",
-    "group_size_fallback_mode",
-    "min_adjusted_group_size",
-    "lora_adapter_rank",
+    "awq_params scale_estimation_params group_size_fallback_mode min_adjusted_group_size "
+    "lora_adapter_rank".split()
 )
 
 

@@ -42,17 +42,14 @@ class ReplaceUpsampleWithResize(peer("fusions.fusion").Fusion):  # type: ignore[
             self.nodes_to_add.append(_constant(scales, np.array(given, np.float32)))
         mode = self.get_node_attribute(node, "mode") or b"nearest"
         self.nodes_to_remove.append(node)
-        self.nodes_to_add.append(
-            onnx.helper.make_node(
-                "Resize",
-                [node.input[0], roi, scales],
-                node.output,
-                node.name,
-                mode="nearest" if mode == b"nearest" else "linear",
-                coordinate_transformation_mode="asymmetric",
-                nearest_mode="floor",
-            )
-        )
+        settings = {
+            "mode": "nearest" if mode == b"nearest" else "linear",
+            "coordinate_transformation_mode": "asymmetric",
+            "nearest_mode": "floor",
+        }
+        inputs = [node.input[0], roi, scales]
+        resize = onnx.helper.make_node("Resize", inputs, node.output, node.name, **settings)
+        self.nodes_to_add.append(resize)
 
     def apply(self) -> bool:
         """Rewrite the model in place, sort it, and return whether anything changed."""
