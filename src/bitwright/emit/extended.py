@@ -214,7 +214,9 @@ class _ExtendedWriter(QdqWriter):
     ) -> ir.Node:
         if self._is_left_standard(op_type, parameters, inputs[0]):
             return super()._node(op_type, inputs, parameters, output, name)
-        if self._plan.recipe.emulate.bfloat16_casts and _only_rounds_to_bfloat16(parameters):
+        plain = np.all(np.asarray(parameters.scale) == 1) and not np.any(parameters.zero_point)
+        only_rounds = plain and parameters.qtype == BFLOAT16
+        if only_rounds and self._plan.recipe.emulate.bfloat16_casts:
             kind = ir.DataType.BFLOAT16 if op_type == "QuantizeLinear" else output.dtype
             assert kind is not None
             return ir.node("Cast", inputs[:1], {"to": kind.value}, outputs=[output], name=name)
@@ -257,11 +259,6 @@ class _ExtendedWriter(QdqWriter):
         )
         self._scaled_nodes.append((node, op, use))
         return node
-
-
-def _only_rounds_to_bfloat16(parameters: Parameters) -> bool:
-    plain = np.all(np.asarray(parameters.scale) == 1) and not np.any(parameters.zero_point)
-    return parameters.qtype == BFLOAT16 and bool(plain)
 
 
 def _is_like_a_bias(value: ir.Value | None) -> bool:

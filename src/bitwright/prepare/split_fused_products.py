@@ -26,18 +26,14 @@ def split_fused_products(node: ir.Node, names: Scope) -> bool | str:
 
     The MatMul keeps the node's name. What has no such form stays, with the reason.
     """
-    if not _has_matrix(node):
+    weight = input_at(node, 1)
+    if weight is None or not weight.is_initializer() or not is_constant(weight):
+        return False
+    if weight.shape is None or not weight.shape.is_static() or len(weight.shape) != 2:
         return False
     split = _split_attention if node.op_type == "Attention" else _split_fused_matmul
     reason = split(node, names)
     return reason is None or f"{node.op_type} {node.name!r} keeps its float weight: {reason}"
-
-
-def _has_matrix(node: ir.Node) -> bool:
-    weight = input_at(node, 1)
-    if weight is None or not weight.is_initializer() or not is_constant(weight):
-        return False
-    return weight.shape is not None and weight.shape.is_static() and len(weight.shape) == 2
 
 
 def _split_fused_matmul(node: ir.Node, names: Scope) -> str | None:

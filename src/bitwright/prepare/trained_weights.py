@@ -67,7 +67,9 @@ def rescale(node: ir.Node, old: Array, new: Array, parameters: Parameters) -> Pa
     """
     if old.shape != new.shape or parameters.block_size:
         return None
-    axis = _output_axis(node, old.ndim)
+    channel_axis = rule_of(node.op_type).channel_axis
+    found = None if channel_axis is None else channel_axis(node, 1)
+    axis = old.ndim - 1 if found is None else found
     rest = tuple(i for i in range(old.ndim) if i != axis)
     if parameters.axis not in (None, axis):
         return None
@@ -95,9 +97,3 @@ def rescale(node: ir.Node, old: Array, new: Array, parameters: Parameters) -> Pa
         return replace(parameters, scale=np.asarray(parameters.scale * factor[0]))
     zeros = np.broadcast_to(parameters.zero_point, factor.shape).copy()
     return replace(parameters, scale=parameters.scale * factor, zero_point=zeros, axis=axis)
-
-
-def _output_axis(node: ir.Node, rank: int) -> int:
-    channel_axis = rule_of(node.op_type).channel_axis
-    found = None if channel_axis is None else channel_axis(node, 1)
-    return rank - 1 if found is None else found

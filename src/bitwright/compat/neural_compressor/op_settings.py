@@ -135,15 +135,15 @@ def _read(option: str, given: Any) -> Iterator[tuple[re.Pattern[str], OpSetting]
             raise RecipeError(
                 f"{option}: {pattern!r} is no regular expression: {error}."
             ) from error
-        parts = ignore_unknown(
-            read_mapping(where, settings, "parts"), ("weight", "activation"), where
-        )
+        names = ("weight", "activation")
+        parts = ignore_unknown(read_mapping(where, settings, "parts"), names, where)
+        known = (ignore_unknown(parts.get(name) or {}, _KEYS, where) for name in names)
         weight, activation = (
             {
-                name: value if isinstance(value, list | tuple) else [value]
-                for name, value in ignore_unknown(parts.get(part) or {}, _KEYS, where).items()
+                key: value if isinstance(value, list | tuple) else [value]
+                for key, value in one.items()
             }
-            for part in ("weight", "activation")
+            for one in known
         )
         yield compiled, _setting(weight, activation, where)
 

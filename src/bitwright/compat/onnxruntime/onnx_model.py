@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from itertools import count
-
-from onnx import GraphProto, NodeProto
 
 from bitwright.compat.model_wrapper import iter_graphs, read_names
 from bitwright.compat.onnxruntime.peer import hand_on, peer
@@ -43,8 +41,11 @@ class ONNXModel(peer("onnx_model").ONNXModel):  # type: ignore[misc]
             tensor.name: (tensor, graph) for graph in graphs for tensor in graph.initializer
         }
         readers = Counter(read_names(self.graph()))
-        for node in _transposing_gemms(graphs):
+        gemms = [node for graph in graphs for node in graph.node if node.op_type == "Gemm"]
+        for node in gemms:
             name = node.input[1]
+            if not any(each.name == "transB" and each.i for each in node.attribute):
+                continue
             if readers[name] > 1 and name in constants:
                 tensor, graph = constants[name]
                 copied = graph.initializer.add()
@@ -59,10 +60,3 @@ def name_of_copy(name: str, taken: Container[str]) -> str:
     """Return a name for a copy that nothing has yet."""
     names = (f"{name}_{number}" for number in count(1))
     return next(name for name in names if name not in taken)
-
-
-def _transposing_gemms(graphs: list[GraphProto]) -> Iterator[NodeProto]:
-    for graph in graphs:
-        for node in graph.node:
-            if node.op_type == "Gemm" and any(a.name == "transB" and a.i for a in node.attribute):
-                yield node

@@ -104,12 +104,9 @@ def _selection(
                 f"option {key!r} is ignored: it has no meaning for a model whose scales were "
                 "trained."
             )
-    return Selection(
-        op_types=tuple(op_types) if op_types else None,
-        nodes=tuple(nodes) if nodes else None,
-        exclude=tuple(exclude or ()),
-        **translate_options(extra_options).select,
-    )
+    parts = translate_options(extra_options)
+    parts.choose_nodes(op_types, nodes, exclude)
+    return Selection(**parts.select)
 
 
 def _asked_types(activation_type: Any, weight_type: Any) -> dict[str, QType]:

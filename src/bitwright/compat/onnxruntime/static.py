@@ -187,12 +187,8 @@ def _run(request: StaticRequest, output: str | Path, *, external_data: bool) -> 
         write_of_peer(job, foreign, output, external_data=external_data)
         return
     calibration = Calibration(reader, holdout=False, sketches=sketches)
-    result = write_model(
-        lambda: quantize_model(request.model, recipe, calibration, request.providers),
-        request.model,
-        output,
-        external_data=external_data,
-    )
+    run = partial(quantize_model, request.model, recipe, calibration, request.providers)
+    result = write_model(run, request.model, output, external_data=external_data)
     # Nothing is returned, so that nobody would read the plan's notes.
     if result is not None and (rounded := result.plan.rounded_by_runtime):
         warn_user(f"{describe_rounded(rounded)}.")

@@ -66,6 +66,9 @@ def flatten(config: QConfig, model: onnx.ModelProto) -> QuantizationConfig:
     if config.extra_options.get("UseMatMulNBits"):
         return _only_weights(config, model)
     gptq = steps.get(GPTQConfig)
+    learning = [step for step in config.algo_config if isinstance(step, LEARNING)]
+    if len(learning) > 1:
+        raise RecipeError("algo_config has two steps that fine-tune; choose one of them.")
     return QuantizationConfig(
         calibrate_method=_method(activation),
         quant_format=QuantFormat.QDQ if known else VitisQuantFormat.QDQ,
@@ -75,7 +78,7 @@ def flatten(config: QConfig, model: onnx.ModelProto) -> QuantizationConfig:
         enable_npu_cnn=in_powers and fits_npu,
         include_cle=CLEConfig in steps,
         include_sq=SmoothQuantConfig in steps,
-        include_fast_ft=_fine_tunes(config.algo_config),
+        include_fast_ft=bool(learning),
         nodes_to_exclude=_excluded(config, model),
         subgraphs_to_exclude=[item for item in config.exclude if not isinstance(item, str)],
         use_external_data_format=config.use_external_data_format,
@@ -159,13 +162,6 @@ def step_options(steps: Iterable[AlgoConfig]) -> dict[str, Any]:
     for step in steps:
         options |= step.options()
     return options
-
-
-def _fine_tunes(steps: Sequence[AlgoConfig]) -> bool:
-    learning = [step for step in steps if isinstance(step, LEARNING)]
-    if len(learning) > 1:
-        raise RecipeError("algo_config has two steps that fine-tune; choose one of them.")
-    return bool(learning)
 
 
 def _excluded(config: QConfig, model: onnx.ModelProto) -> list[str]:

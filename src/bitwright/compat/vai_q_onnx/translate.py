@@ -91,8 +91,11 @@ def to_recipe(parts: RecipeParts, name: str) -> Recipe:
     if on_npu:
         _check_npu(parts, method, activation, weight)
         parts.recipe["activation_symmetric"] = True
-    if not FORMATS[parts.recipe["format"]].vendor_ops:
-        _check_standard_types(activation, weight)
+    for qtype in (activation, weight):
+        if qtype.min_opset == 0 and not FORMATS[parts.recipe["format"]].vendor_ops:
+            raise RecipeError(
+                f"QuantizeLinear knows no {qtype}; set quant_format=VitisQuantFormat.QDQ with it."
+            )
     _choose_bias(parts, method, weight)
     parts.recipe.update(
         name=name,
@@ -171,14 +174,6 @@ def _check_npu(parts: RecipeParts, method: Enum, activation: QType, weight: QTyp
         if is_wrong:
             raise RecipeError(
                 f"for CNNs on the NPU {sentence}: it has 8 bits, and a power of two a tensor."
-            )
-
-
-def _check_standard_types(*types: QType) -> None:
-    for qtype in types:
-        if qtype.min_opset == 0:
-            raise RecipeError(
-                f"QuantizeLinear knows no {qtype}; set quant_format=VitisQuantFormat.QDQ with it."
             )
 
 

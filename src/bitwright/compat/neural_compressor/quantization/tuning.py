@@ -77,12 +77,8 @@ def autotune(
     recipes = [trial for trial in trials if not isinstance(trial, WeightOnlyConfig)]
     found: ONNXModel | None = None
     if configs:
-        found = first_within(
-            _quantized(model_input, configs, calibration_data_reader),
-            evaluate,
-            model_input,
-            criterion,
-        )
+        models = _quantized(model_input, configs, calibration_data_reader)
+        found = first_within(models, evaluate, model_input, criterion)
     if found is None and recipes:
         found = _tuned(model_input, recipes, calibration_data_reader, evaluate, criterion)
     return None if found is None else found.model
@@ -116,11 +112,11 @@ def _tuned(
     if reader is None:
         raise DataError("autotune calibrates by recipes; give calibration_data_reader.")
     samples, _ = prepare_inputs(model, -1, reader, _CPU)
-    for recipe in recipes[:-1]:
+    for recipe in recipes:
         result = tune_within(model, samples, evaluate, criterion, recipe=recipe)
         if result.met:
-            return closest(result)
-    return closest(tune_within(model, samples, evaluate, criterion, recipe=recipes[-1]))
+            break
+    return closest(result)
 
 
 @dataclass
