@@ -26,6 +26,7 @@ __all__ = [
     "as_given",
     "checked",
     "choice",
+    "find_name",
     "ignore_unknown",
     "negated",
     "number",
@@ -224,6 +225,13 @@ def refused(reason: str, *, unless: Sequence[Any] = (False, "", {}, [])) -> Row:
 
 
 # Values ---------------------------------------------------------------------------------------
+
+
+def find_name(name: Any, known: Mapping[str, Any], what: str) -> Any:
+    """Return the value of a name, or raise with a suggestion."""
+    if name not in known:
+        raise RecipeError(f"unknown {what} {name!r}.{did_you_mean(str(name), known)}")
+    return known[name]
 
 
 def read_switch(what: str, given: Any) -> bool:

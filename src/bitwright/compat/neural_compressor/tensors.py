@@ -15,7 +15,8 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from bitwright.errors import DataError, ModelError, RecipeError, did_you_mean
+from bitwright.compat.options import find_name
+from bitwright.errors import DataError, ModelError, RecipeError
 from bitwright.numerics.blocks import SHRINKS, BlockFormat, QuantizedBlocks
 from bitwright.numerics.nbits import NBitsTensors, check_nbits_support, pack_nbits
 from bitwright.rounding.gptq import factor_hessian
@@ -40,9 +41,7 @@ F64 = npt.NDArray[np.float64]
 
 def is_symmetric(scheme: str) -> bool:
     """Return whether a scheme is `"sym"`; unknown ones are errors."""
-    if scheme not in ("sym", "asym"):
-        raise RecipeError(f"unknown scheme {scheme!r}.{did_you_mean(str(scheme), ('sym', 'asym'))}")
-    return scheme == "sym"
+    return bool(find_name(scheme, {"sym": True, "asym": False}, "scheme"))
 
 
 def get_blob_size(group_size: int, has_zp: bool) -> int:
@@ -146,19 +145,18 @@ def quant_tensor(
     >>> codes.tolist(), zero.tolist()
     ([[0.0, 6.0, 11.0, 15.0]], [[9]])
     """
-    if dtype not in ("int", "uint"):
-        raise RecipeError(f"unknown dtype {dtype!r}.{did_you_mean(str(dtype), ('int', 'uint'))}")
+    signed = find_name(dtype, {"int": True, "uint": False}, "dtype")
     found = quantize_groups(
         data,
         bits=num_bits,
         length=np.shape(data)[-1] if group_size == -1 else group_size,
         symmetric=is_symmetric(scheme),
-        signed=dtype == "int",
-        bounded=dtype == "uint",
+        signed=signed,
+        bounded=not signed,
         ratio=ratio,
     )
     zeros: Array = found.zero_points
-    return found.codes, found.scales, zeros.astype(np.uint8) if dtype == "uint" else zeros
+    return found.codes, found.scales, zeros if signed else zeros.astype(np.uint8)
 
 
 def qdq_tensor(

@@ -33,10 +33,10 @@ from bitwright.compat.onnxruntime.histograms import (
 from bitwright.compat.onnxruntime.kl_search import least_divergence
 from bitwright.compat.onnxruntime.peer import hand_on, peer
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader as CalibrationDataReader
-from bitwright.compat.options import ignore_unknown
+from bitwright.compat.options import find_name, ignore_unknown
 from bitwright.data import cache_samples
 from bitwright.decide.ranges.statistics import moments
-from bitwright.errors import DataError, RecipeError, did_you_mean
+from bitwright.errors import DataError, RecipeError
 from bitwright.observe import TensorSketch, fill_sketches
 
 __getattr__, __dir__ = hand_on(__name__)
@@ -134,12 +134,8 @@ class _HistogramMethod:
     scenario: str
 
     def _check(self) -> None:
-        for what, given, known in (
-            ("calibration method", self.method, _METHODS),
-            ("scenario", self.scenario, _POWERS),
-        ):
-            if given not in known:
-                raise RecipeError(f"unknown {what} {given!r}.{did_you_mean(given, known)}")
+        find_name(self.method, _METHODS, "calibration method")
+        find_name(self.scenario, _POWERS, "scenario")
         if not 0 <= self.percentile <= 100:
             raise RecipeError(f"percentile lies in [0, 100], not {self.percentile}.")
         if self.method == "distribution" and self.num_bins < 512:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bitwright.compat.options import find_name
 from bitwright.errors import RecipeError, did_you_mean
 
 __all__ = ["DISTANCES", "Score", "choose_layers", "distance_of"]
@@ -74,10 +75,8 @@ def distance_of(settings: Mapping[str, Any]) -> Callable[[Outputs, Outputs], flo
         return lambda expected, found: float(evaluate(expected)) - float(evaluate(found))
     if own is not None:
         return lambda expected, found: float(own(expected, found))
-    name = settings.get("metric_default", "l2")
-    if name not in DISTANCES:
-        raise RecipeError(f"unknown metric_default {name!r}.{did_you_mean(str(name), DISTANCES)}")
-    return lambda expected, found: _mean(DISTANCES[name], expected, found)
+    distance = find_name(settings.get("metric_default", "l2"), DISTANCES, "metric_default")
+    return lambda expected, found: _mean(distance, expected, found)
 
 
 def _mean(distance: Callable[[Array, Array], float], expected: Outputs, found: Outputs) -> float:

@@ -7,9 +7,10 @@ from dataclasses import fields
 from enum import Enum
 from typing import Any
 
+from bitwright.compat.options import find_name
 from bitwright.compat.quark import algorithms
 from bitwright.compat.quark.algorithms import AlgoConfig
-from bitwright.compat.quark.specs import QLayerConfig, Spec, find_name
+from bitwright.compat.quark.specs import QLayerConfig, Spec
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import QType
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, make_dataclass
 from enum import Enum
 from typing import Any
 
+from bitwright.compat.options import find_name
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.types import INT8, QType, qtype
 
@@ -36,7 +37,6 @@ __all__ = [
     "UInt16Spec",
     "UInt32Spec",
     "XInt8Spec",
-    "find_name",
 ]
 
 
@@ -98,13 +98,6 @@ _ENUMS: dict[str, type[Enum]] = {
     "calibration_method": CalibMethod,
     "quant_granularity": QuantGranularity,
 }
-
-
-def find_name(name: Any, known: Mapping[str, Any], what: str) -> Any:
-    """Return the value of a name, or raise with a suggestion."""
-    if name not in known:
-        raise RecipeError(f"unknown {what} {name!r}.{did_you_mean(str(name), known)}")
-    return known[name]
 
 
 def _spec(name: str, data_type: str, doc: str, **defaults: Any) -> type[Spec]:
