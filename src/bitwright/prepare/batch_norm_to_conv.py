@@ -17,19 +17,12 @@ from bitwright.prepare.passes import Builder, Scope, rewrites
 __all__ = ["batch_norm_to_conv"]
 
 
-@rewrites("BatchNormalization")
+@rewrites("BatchNormalization", stays="batch norm {0.name!r} became no convolution")
 def batch_norm_to_conv(norm: ir.Node, names: Scope) -> bool | str:
     """Replace every BatchNormalization of known rank 3 to 5.
 
-    The convolution has the batch norm's name and writes its tensor. Why others stay goes to
-    `notes`.
+    The convolution has the batch norm's name and writes its tensor.
     """
-    reason = _replace(norm, names)
-    return reason is None or f"batch norm {norm.name!r} became no convolution: {reason}"
-
-
-def _replace(norm: ir.Node, names: Scope) -> str | None:
-    """Put a convolution in place of the batch norm, or return why not."""
     x, y = norm.inputs[0], norm.outputs[0]
     if x is None or not is_inference_norm(norm, names.opset):
         return "it is in training mode, or of an opset before 7"
@@ -52,7 +45,7 @@ def _replace(norm: ir.Node, names: Scope) -> str | None:
     bias = build.constant(shift, f"{y.name}_bias")
     settings = {"group": factor.size, "kernel_shape": list(ones)}
     build.replace("Conv", [x, weight, bias], "_conv", settings)
-    return None
+    return True
 
 
 def _rank(value: ir.Value) -> int | None:

@@ -12,14 +12,14 @@ from bitwright.prepare.passes import Builder, Scope, rewrites
 __all__ = ["pads_of_all_axes"]
 
 
-@rewrites("Pad", since=18)
+@rewrites("Pad", since=18, stays="Pad {0.name!r} keeps its axes")
 def pads_of_all_axes(pad: ir.Node, names: Scope) -> bool | str:
     """Give each Pad with constant axes the pads of all of them."""
     if input_at(pad, 3) is None:
         return False
     axes, pads, source = constant_of(pad.inputs[3]), constant_of(pad.inputs[1]), pad.inputs[0]
     if axes is None or pads is None or source is None or source.shape is None:
-        return f"Pad {pad.name!r} keeps its axes: they, its pads or its rank are not known"
+        return "they, its pads or its rank are not known"
     rank = len(source.shape)
     written = np.zeros((2, rank), np.int64)
     written[:, axes.reshape(-1) % rank] = pads.reshape(2, -1)

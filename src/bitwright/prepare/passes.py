@@ -89,17 +89,17 @@ class Scope(NameScope):
 
 
 Rewrite = Callable[[ir.Node, Scope], bool | str]
-"""Returns whether it changed a node, or a sentence that says why it did not."""
+"""Returns whether it changed a node, or the reason why it had to leave it."""
 
 
 def rewrites(
-    *op_types: str, since: int = 0, domain: str = ""
+    *op_types: str, since: int = 0, domain: str = "", stays: str = ""
 ) -> Callable[[Rewrite], Callable[[ir.Model], PassResult]]:
     """Make a pass of the rewrite of one node; see `rewrite_nodes`."""
 
     def make_pass(rewrite: Rewrite) -> Callable[[ir.Model], PassResult]:
         def run(model: ir.Model) -> PassResult:
-            return rewrite_nodes(model, op_types, rewrite, since=since, domain=domain)
+            return rewrite_nodes(model, op_types, rewrite, since=since, domain=domain, stays=stays)
 
         return update_wrapper(run, rewrite, ("__doc__", "__name__", "__module__", "__qualname__"))
 
@@ -113,11 +113,12 @@ def rewrite_nodes(
     *,
     since: int = 0,
     domain: str = "",
+    stays: str = "",
 ) -> PassResult:
     """Offer each node of these types to a rewrite, at every level of the model.
 
     Models of an opset before `since` are left alone: before 7, arithmetic did not broadcast, but
-    aligned by an attribute.
+    aligned by an attribute. `stays` is what a note says of the node {0} before the reason.
     """
     names = Scope(model)
     if names.opset < since:
@@ -129,7 +130,7 @@ def rewrite_nodes(
                 continue  # the last of these: it is gone with another one
             result = rewrite(node, names)
             if isinstance(result, str):
-                notes.append(result)
+                notes.append(f"{stays.format(node)}: {result}" if stays else result)
             else:
                 changed += result
     return PassResult(changed, tuple(notes))

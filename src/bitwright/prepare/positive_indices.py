@@ -12,7 +12,7 @@ from bitwright.prepare.passes import Builder, Scope, rewrites
 __all__ = ["positive_indices"]
 
 
-@rewrites("Gather")
+@rewrites("Gather", stays="Gather {0.name!r} keeps its negative index")
 def positive_indices(gather: ir.Node, names: Scope) -> bool | str:
     """Add the size of its axis to each negative constant index."""
     indices, source = constant_of(input_at(gather, 1)), gather.inputs[0]
@@ -21,7 +21,7 @@ def positive_indices(gather: ir.Node, names: Scope) -> bool | str:
     shape = None if source is None else source.shape
     size = None if shape is None else shape[gather.attributes.get_int("axis", 0)]
     if not isinstance(size, int):
-        return f"Gather {gather.name!r} keeps its negative index: the size of its axis is not known"
+        return "the size of its axis is not known"
     written = np.where(indices < 0, indices + size, indices).astype(indices.dtype)
     value = Builder(gather, names).constant(written, f"{gather.outputs[0].name}_indices")
     given = gather.inputs[1]

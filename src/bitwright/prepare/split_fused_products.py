@@ -18,9 +18,10 @@ from bitwright.prepare.passes import Builder, Scope, rewrites
 __all__ = ["split_fused_products"]
 
 _DOMAIN = "com.microsoft"
+_STAYS = "{0.op_type} {0.name!r} keeps its float weight"
 
 
-@rewrites("FusedMatMul", "Attention", domain=_DOMAIN)
+@rewrites("FusedMatMul", "Attention", domain=_DOMAIN, stays=_STAYS)
 def split_fused_products(node: ir.Node, names: Scope) -> bool | str:
     """Split every FusedMatMul and Attention with a constant weight.
 
@@ -32,8 +33,7 @@ def split_fused_products(node: ir.Node, names: Scope) -> bool | str:
     if weight.shape is None or not weight.shape.is_static() or len(weight.shape) != 2:
         return False
     split = _split_attention if node.op_type == "Attention" else _split_fused_matmul
-    reason = split(node, names)
-    return reason is None or f"{node.op_type} {node.name!r} keeps its float weight: {reason}"
+    return split(node, names) or True
 
 
 def _split_fused_matmul(node: ir.Node, names: Scope) -> str | None:

@@ -14,7 +14,7 @@ __all__ = ["split_to_slice"]
 
 
 # Before opset 10 a Slice takes no inputs.
-@rewrites("Split", since=10)
+@rewrites("Split", since=10, stays="Split {0.name!r} became no slices")
 def split_to_slice(split: ir.Node, names: Scope) -> bool | str:
     """Replace every Split whose sizes are known in advance.
 
@@ -23,7 +23,7 @@ def split_to_slice(split: ir.Node, names: Scope) -> bool | str:
     """
     x, sizes = split.inputs[0], _sizes(split)
     if sizes is None:
-        return f"Split {split.name!r} became no slices: its sizes are not fixed"
+        return "its sizes are not fixed"
     build = Builder(split, names)
     axis = build.constant([split.attributes.get_int("axis", 0)], f"{split.name}_axis")
     bounds = pairwise(accumulate(sizes, initial=0))

@@ -15,7 +15,7 @@ from bitwright.prepare.passes import Scope, rewrites
 __all__ = ["write_conv_attributes"]
 
 
-@rewrites("Conv", "ConvTranspose")
+@rewrites("Conv", "ConvTranspose", stays="{0.op_type} {0.name!r} keeps its attributes")
 def write_conv_attributes(conv: ir.Node, names: Scope) -> bool | str:
     """Give every Conv and ConvTranspose all five attributes.
 
@@ -24,7 +24,7 @@ def write_conv_attributes(conv: ir.Node, names: Scope) -> bool | str:
     weight = input_at(conv, 1)
     shape = None if weight is None else static_shape(weight)
     if shape is None:
-        return f"{conv.op_type} {conv.name!r} keeps its attributes: its weight has no fixed shape"
+        return "its weight has no fixed shape"
     kernel = shape[2:]
     ones = [1] * len(kernel)
     wanted: dict[str, int | list[int]] = {

@@ -55,14 +55,14 @@ def scale_hard_sigmoids(node: ir.Node, names: Scope) -> bool:
     return applies and multiply_behind(node, HARD_SIGMOID_FACTOR, names)
 
 
-@rewrites("Clip")
+@rewrites("Clip", stays="Clip {0.name!r} was not simulated")
 def round_clip_bounds(node: ir.Node, names: Scope) -> bool | str:
     """Make the bounds of every Clip integers of 8 bits, a missing one the last."""
     limits = clip_limits(node)
     if not _is_float(node):
         return False
     if limits is None:
-        return f"Clip {node.name!r} was not simulated: its bounds come at run time"
+        return "its bounds come at run time"
     low, high = (
         missing if limit is None else max(-128, min(127, round(limit)))
         for limit, missing in zip(limits, (-128, 127), strict=True)

@@ -64,7 +64,7 @@ class Bfloat16Steps:
         self._build.finish(last)
 
 
-@rewrites("InstanceNormalization")
+@rewrites("InstanceNormalization", stays="{0.op_type} {0.name!r} was not simulated")
 def simulate_instance_norm(norm: ir.Node, names: Scope) -> bool | str:
     """Write every InstanceNormalization as the NPU's steps: in bfloat16, but for the sums.
 
@@ -72,12 +72,6 @@ def simulate_instance_norm(norm: ir.Node, names: Scope) -> bool | str:
     precision (products of two bfloat16 numbers are exact in float32), and the variance is q - m^2.
     From 1 / sqrt(variance + epsilon) on, every step is rounded.
     """
-    reason = _replace(norm, names)
-    return reason is None or f"{norm.op_type} {norm.name!r} was not simulated: {reason}"
-
-
-def _replace(norm: ir.Node, names: Scope) -> str | None:
-    """Write the steps in place of the operator, or return why not."""
     x, opset = norm.inputs[0], names.opset
     gamma, beta = float_constant_of(norm.inputs[1]), float_constant_of(norm.inputs[2])
     if gamma is None or beta is None:
@@ -107,7 +101,7 @@ def _replace(norm: ir.Node, names: Scope) -> str | None:
     unit = steps.step("Mul", centered, inverse, name="unit")
     scaled = steps.step("Mul", unit, _channels(steps, gamma, rank, "gamma"), name="scaled")
     steps.finish(steps.step("Add", scaled, _channels(steps, beta, rank, "beta"), name="shifted"))
-    return None
+    return True
 
 
 def _mean(steps: Bfloat16Steps, x: ir.Value, rank: int, opset: int, name: str) -> ir.Value:
@@ -130,7 +124,7 @@ _LARGEST = 87.0
 have, counts as minus this: its weight is 1e-38."""
 
 
-@rewrites("Softmax")
+@rewrites("Softmax", stays="{0.op_type} {0.name!r} was not simulated")
 def simulate_softmax(softmax: ir.Node, names: Scope) -> bool | str:
     """Write every Softmax as the NPU's steps, with a polynomial for the exponential.
 
@@ -138,7 +132,7 @@ def simulate_softmax(softmax: ir.Node, names: Scope) -> bool | str:
     p(t) = ((0.21875 t + 0.486328125) t + 1) t + 1. The largest input is not subtracted first.
     """
     if names.opset < 13:  # where it flattens all dimensions from its axis on
-        return f"Softmax {softmax.name!r} was not simulated: opset {names.opset} is below 13"
+        return f"opset {names.opset} is below 13"
     x = softmax.inputs[0]
     if x is None or element_type(x) != ir.DataType.FLOAT:
         return False

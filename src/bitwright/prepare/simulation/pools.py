@@ -41,7 +41,7 @@ def pool_factor(height: int, width: int) -> float:
     return mean_factor(height * width)
 
 
-@rewrites("AveragePool", "GlobalAveragePool")
+@rewrites("AveragePool", "GlobalAveragePool", stays="pool {0.name!r} was not simulated")
 def scale_average_pools(pool: ir.Node, names: Scope) -> bool | str:
     """Put the NPU's factor behind every average pool of a square window.
 
@@ -49,9 +49,7 @@ def scale_average_pools(pool: ir.Node, names: Scope) -> bool | str:
     exact, as do rectangular ones and those of unknown size; the notes name them.
     """
     window = _window(pool)
-    if isinstance(window, str):
-        return f"pool {pool.name!r} was not simulated: {window}"
-    return multiply_behind(pool, pool_factor(*window), names)
+    return window if isinstance(window, str) else multiply_behind(pool, pool_factor(*window), names)
 
 
 def _window(pool: ir.Node) -> tuple[int, int] | str:
@@ -100,14 +98,14 @@ def _reaches_over(pool: ir.Node, x: ir.Value | None) -> bool:
     return False
 
 
-@rewrites("ReduceMean")
+@rewrites("ReduceMean", stays="mean {0.name!r} was not simulated")
 def scale_means(mean: ir.Node, names: Scope) -> bool | str:
     """Put the NPU's factor behind every ReduceMean over a fixed number of values."""
     if element_type(mean.outputs[0]) not in (ir.DataType.FLOAT, None):
         return False
     count = _reduced(mean)
     if count is None:
-        return f"mean {mean.name!r} was not simulated: how much it covers varies"
+        return "how much it covers varies"
     return count > 0 and multiply_behind(mean, mean_factor(count), names)
 
 
