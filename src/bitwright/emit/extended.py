@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.emit.functions.scaled import (
@@ -32,8 +31,6 @@ from bitwright.numerics.types import BFLOAT16, INT32, QType
 from bitwright.plan import Parameters, QuantPlan, TensorPlan
 
 __all__ = ["emit_extended", "emit_fix_neuron"]
-
-Array = npt.NDArray[Any]
 
 
 def emit_extended(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> list[str]:

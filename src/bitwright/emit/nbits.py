@@ -16,7 +16,6 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.emit.nbits_nodes import (
@@ -61,13 +60,13 @@ from bitwright.numerics.nvfp4 import NVFP4_BLOCK, quantize_nvfp4
 from bitwright.numerics.stacked import as_stack
 from bitwright.numerics.types import INT2, INT4, INT8, UINT2, UINT4, UINT8, QType
 from bitwright.plan import QuantPlan
+from bitwright.support.array_types import Array
 
 __all__ = ["FORMS", "NVFP4_VALUES", "emit_blocks", "emit_weight_only"]
 
 NVFP4_VALUES = "nvfp4-values"
 """The form with the numbers of nvfp4 in float, which any runtime can run."""
 
-Array = npt.NDArray[Any]
 Blocks = QuantizedBlocks | LazyBlocks
 
 _SIGNED = {2: INT2, 4: INT4, 8: INT8}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.emit.quantized import add_quantized
@@ -21,11 +20,11 @@ from bitwright.graph.editing import (
     replace_value,
 )
 from bitwright.plan import Parameters, QuantPlan, TensorPlan
+from bitwright.support.array_types import Array
 from bitwright.support.collector import without_collection
 
 __all__ = ["QdqWriter", "Rounding", "StandardOp", "emit_qdq"]
 
-Array = npt.NDArray[Any]
 Rounding = Callable[[Array, Parameters], Array]
 StandardOp = Literal["QuantizeLinear", "DequantizeLinear"]
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.emit.qlinear_graph import PairGraph
 from bitwright.emit.quantized import Quantized
 from bitwright.graph.constants import constant_of, input_at
+from bitwright.support.array_types import Array
 
 __all__ = ["lower_conv", "lower_gemm", "lower_matmul"]
 
-Array = npt.NDArray[Any]
 
 _FLOAT = ir.DataType.FLOAT
 _INT32 = ir.DataType.INT32

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.compat.model_wrapper import ONNXModel
@@ -21,6 +20,7 @@ from bitwright.graph import load_model, weight_of
 from bitwright.numerics.blocks import BlockFormat
 from bitwright.numerics.second_moment import SecondMoment
 from bitwright.plan import Smoothing
+from bitwright.support.array_types import Array
 
 if TYPE_CHECKING:
     import onnx
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["apply_awq_clip", "apply_awq_scale"]
 
-Array = npt.NDArray[Any]
 Outputs = Mapping[str, Sequence[Array]]
 
 _RATIOS = tuple(1 - step / 100 for step in range(10))

@@ -7,15 +7,13 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import onnxruntime
 
 from bitwright.compat.neural_compressor.inputs import feed_of
 from bitwright.errors import DataError, RecipeError, did_you_mean
+from bitwright.support.array_types import Array
 
 __all__ = ["Metric", "evaluation_of"]
-
-Array = npt.NDArray[Any]
 
 
 class Metric:

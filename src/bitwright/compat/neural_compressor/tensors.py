@@ -21,6 +21,7 @@ from bitwright.numerics.blocks import SHRINKS, BlockFormat, QuantizedBlocks
 from bitwright.numerics.nbits import NBitsTensors, check_nbits_support, pack_nbits
 from bitwright.rounding.gptq import factor_hessian
 from bitwright.rounding.gptq import gptq as round_by_gptq
+from bitwright.support.array_types import F64, Array
 
 __all__ = [
     "QuantizedGroups",
@@ -34,9 +35,6 @@ __all__ = [
     "quant_tensor",
     "quantize_groups",
 ]
-
-Array = npt.NDArray[Any]
-F64 = npt.NDArray[np.float64]
 
 
 def is_symmetric(scheme: str) -> bool:

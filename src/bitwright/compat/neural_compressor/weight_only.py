@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from bitwright.api import quantize
 from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.awq import apply_awq_clip, apply_awq_scale
-from bitwright.compat.neural_compressor.half_floats import round_for_wide_scales
 from bitwright.compat.neural_compressor.inputs import (
     Loader,
     available_providers,
@@ -17,7 +16,11 @@ from bitwright.compat.neural_compressor.inputs import (
     prepare_inputs,
     source_of,
 )
-from bitwright.compat.neural_compressor.names import is_packed_name, rename_packed
+from bitwright.compat.neural_compressor.packed import (
+    is_packed_name,
+    rename_packed,
+    round_for_wide_scales,
+)
 from bitwright.compat.neural_compressor.settings import nearest_overrides, node_settings
 from bitwright.compat.neural_compressor.tensors import (
     get_blob_size,

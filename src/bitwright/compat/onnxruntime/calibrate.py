@@ -28,9 +28,9 @@ from bitwright.compat.onnxruntime.histograms import (
     EqualBins,
     MagnitudeBins,
     Magnitudes,
+    least_divergence,
     percentile_edges,
 )
-from bitwright.compat.onnxruntime.kl_search import least_divergence
 from bitwright.compat.onnxruntime.peer import hand_on, peer
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader as CalibrationDataReader
 from bitwright.compat.options import find_name, ignore_unknown

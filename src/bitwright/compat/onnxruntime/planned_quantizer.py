@@ -18,7 +18,7 @@ from bitwright.compat.onnxruntime.peer_pass import QuantizerRequest
 from bitwright.compat.onnxruntime.ranges import as_sketches
 from bitwright.compat.onnxruntime.registries import foreign_op_types, selected_op_types
 from bitwright.compat.onnxruntime.static_recipe import static_recipe
-from bitwright.compat.onnxruntime.storage import store_parameters
+from bitwright.compat.onnxruntime.writing import store_parameters
 from bitwright.compat.options import RecipeParts
 from bitwright.errors import NothingQuantizedError
 from bitwright.jobs.calibration import Calibration

@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.compat.options import find_name
 from bitwright.errors import RecipeError, did_you_mean
+from bitwright.support.array_types import Array
 
 __all__ = ["DISTANCES", "Score", "choose_layers", "distance_of"]
 
-Array = npt.NDArray[Any]
 Outputs = Sequence[Sequence[Array]]
 """Outputs of each sample."""
 Layers = dict[Any, list[str]]

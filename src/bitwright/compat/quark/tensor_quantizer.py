@@ -12,7 +12,6 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
@@ -31,10 +30,10 @@ from bitwright.numerics.quantize import quantize
 from bitwright.numerics.scales import affine_parameters
 from bitwright.numerics.types import INT32, QTYPES, QType
 from bitwright.recipe import Recipe
+from bitwright.support.array_types import Array
 
 __all__ = ["QuantizedValue", "TensorQuantizer", "as_type"]
 
-Array = npt.NDArray[Any]
 Quantized = tuple[list[str], list[str], list[str], list[onnx.NodeProto]]
 
 

@@ -13,8 +13,7 @@ from bitwright.api import quantize
 from bitwright.compat.onnxruntime.enums import QuantFormat, QuantType
 from bitwright.compat.onnxruntime.errors import InvalidDataError, raises_builtins
 from bitwright.compat.onnxruntime.override_checks import graph_only
-from bitwright.compat.onnxruntime.storage import store_parameters
-from bitwright.compat.onnxruntime.writing import float_model
+from bitwright.compat.onnxruntime.writing import float_model, store_parameters
 from bitwright.compat.options import read_switch
 from bitwright.compat.vai_q_onnx.enums import PowerOfTwoMethod
 from bitwright.compat.vai_q_onnx.options import (

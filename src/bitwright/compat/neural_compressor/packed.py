@@ -1,7 +1,8 @@
-"""Codes of float16 weights as Neural Compressor chooses them: for scales of float64.
+"""Packed weights as Neural Compressor writes them: names, and the codes of float16 weights.
 
-The scale is rounded to float16 only when it is stored, so about one code in a thousand is a
-neighbour of the one that is nearest to the weight. Whoever compares files finds the same bytes.
+It chooses codes for scales of float64, and rounds these to float16 only when they are stored, so
+that about one code in a thousand is a neighbour of the one that is nearest to the weight. Whoever
+compares files finds the same bytes.
 """
 
 from __future__ import annotations
@@ -12,13 +13,40 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.compat.neural_compressor.tensors import pad_tensor, quantize_groups
-from bitwright.graph import load_model
+from bitwright.graph import NameScope, load_model
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
 from bitwright.numerics.nbits import pack_nbits
 from bitwright.plan import QuantPlan, WeightPlan
 from bitwright.recipe import Nearest
 
-__all__ = ["round_for_wide_scales"]
+__all__ = ["is_packed_name", "rename_packed", "round_for_wide_scales"]
+
+_ENDINGS = ("Q{bits}G{block_size}", "scale", "zp")
+
+
+def rename_packed(model: ir.Model, plan: QuantPlan) -> None:
+    """Call nodes `<node>_Q4`, and constants `<weight>_Q4G32`, `_scale` and `_zp`, in place."""
+    names = NameScope(model)
+    packed = {n.name or "": n for n in model.graph if n.op_type == "MatMulNBits"}
+    for weight, planned in plan.weights.items():
+        for name in planned.nodes:
+            node = packed.get(name)
+            if node is None:
+                continue
+            bits = node.attributes.get_int("bits", 4)
+            form = {"bits": bits, "block_size": node.attributes.get_int("block_size", 32)}
+            node.name = names.fresh(f"{name}_Q{bits}")
+            for value, ending in zip(node.inputs[1:4], _ENDINGS, strict=False):
+                wanted = f"{weight}_{ending.format(**form)}"
+                # A weight that two nodes read has its constants once.
+                if value is not None and value.name != wanted:
+                    value.name = names.fresh(wanted)
+
+
+def is_packed_name(name: str, given: str) -> bool:
+    """Whether a name is the packed form of a node that an earlier call quantized."""
+    return name.startswith(f"{given}_Q") and name[len(given) + 2 :].isdigit()
+
 
 _PACKED_BITS = (4, 8)
 
