@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -17,7 +18,9 @@ from bitwright.assess.clock import read_clock
 from bitwright.decide.left_float import leave_float
 from bitwright.errors import ArgumentError, DataError, RecipeError, TargetError
 from bitwright.jobs import static
+from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.tuning import costs, job, mixtures, plans, purposes, units
+from bitwright.jobs.tuning.goal import Goal
 
 UNEVEN = Path(__file__).parents[2] / "fixtures" / "uneven_digits.onnx"
 
@@ -448,6 +451,21 @@ def test_no_goal_is_met_by_a_slower_model_and_a_cost_is_within_its_interval(
     assert result.is_float or not result.point.clock.is_slower
     if result.is_float:
         assert not result.met and result.point.measured_cost == result.float_cost
+
+
+def test_the_float_model_has_one_time_for_all_models():
+    """Which are told by their ratios: it was slower when the second one ran beside it."""
+    clocks = iter([read_clock([(0.002, 0.001)] * 5), read_clock([(0.004, 0.001)] * 5)])
+    one = SimpleNamespace(
+        _request=SimpleNamespace(goal=Goal()),
+        _journal=Journal(None, {}),
+        _time=lambda model: next(clocks),
+    )
+    made = SimpleNamespace(plan=SimpleNamespace(nodes={}), model=None)
+    first, second = (job._Job._price(one, made) for _ in range(2))
+    assert (first.value, second.value) == (1.0, 0.5)
+    assert first.clock.float_ms == second.clock.float_ms == 2.0
+    assert second.clock.interval_ms == (0.48, 0.52)
 
 
 def test_plans_are_placed_by_the_purpose(monkeypatch):
