@@ -28,6 +28,7 @@ __all__ = [
     "add_up",
     "find_front",
     "find_within",
+    "neighbours",
     "thin_front",
 ]
 
@@ -84,7 +85,7 @@ def find_front(units: Units, edges: Sequence[Edge] = ()) -> list[Choice]:
     # One price between each two at which a unit would change by itself, and both ends.
     between = [(a + b) / 2 for a, b in pairwise(prices)]
     found = []
-    near = _neighbours(len(units), edges)
+    near = neighbours(len(units), edges)
     for price in (0.0, *between, *([4 * prices[-1]] if prices else [])):
         states = _settle(units, near, states, price)
         found.append(add_up(units, states, edges))
@@ -186,7 +187,8 @@ Near = Sequence[Sequence[tuple[int, Edge]]]
 """For each unit, its neighbours and the tensors between."""
 
 
-def _neighbours(count: int, edges: Sequence[Edge]) -> Near:
+def neighbours(count: int, edges: Sequence[Edge]) -> Near:
+    """Return for each unit its neighbours, and the tensors between."""
     near: list[list[tuple[int, Edge]]] = [[] for _ in range(count)]
     for edge in edges:
         near[edge.first].append((edge.second, edge))

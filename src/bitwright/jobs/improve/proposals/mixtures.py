@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TypeAlias
 
-from bitwright.jobs.improve.front import Edge, Option, find_within
+from bitwright.jobs.improve.front import Option, find_within, neighbours
 from bitwright.jobs.improve.loop import Attempt, Trail
 from bitwright.jobs.improve.mixtures import Mix, MixCandidate, MixMaker, Mixtures, front_of
 
@@ -122,16 +122,13 @@ def _cheaper(
 ) -> list[tuple[float, int, int]]:
     """Return (cost saved for the error, unit, state) for states that save so much at least."""
     options = mixtures.options
-    near: list[list[Edge]] = [[] for _ in options]
-    for edge in mixtures.edges:
-        near[edge.first].append(edge)
-        near[edge.second].append(edge)
+    near = neighbours(len(options), mixtures.edges)
     forms = [each[state].form for each, state in zip(options, states, strict=True)]
 
     def cost(unit: int, option: Option) -> float:
         """Return what a unit and the tensors around it cost in this state."""
         between = 0.0
-        for edge in near[unit]:
+        for _, edge in near[unit]:
             ends = (option.form if n == unit else forms[n] for n in (edge.first, edge.second))
             between += edge.price(*ends)
         return option.cost + between
