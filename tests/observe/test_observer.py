@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bitwright.errors import DataError
-from bitwright.observe import Observation, TensorSketch, observe
+from bitwright.observe import Observation, TensorSketch, observe, observer
 
 
 class Doubling:
@@ -50,6 +50,47 @@ def test_parts_merge_to_the_whole():
     whole = observe(Doubling(), ["double"], data)
     merged = observe(Doubling(), ["double"], data[:3]) | observe(Doubling(), ["double"], data[3:])
     assert merged == whole
+
+
+def count_few(monkeypatch):
+    monkeypatch.setattr(observer, "COUNTED", 2000)
+
+
+def test_all_samples_together_count_so_many_values_of_a_large_tensor(monkeypatch):
+    count_few(monkeypatch)
+    data = samples(20, 500)  # 1000 values each, of which 100 are to be counted
+    seen = observe(Doubling(), ["double"], data).sketches["double"]
+    share = TensorSketch.empty(most_counted=100)
+    whole = TensorSketch.of(*(2 * s["x"] for s in data))
+    for sample in data:
+        share.update(2 * sample["x"])
+    assert seen == share
+    assert (seen.low, seen.high, seen.count) == (whole.low, whole.high, whole.count)
+    assert np.gcd.reduce(seen.counts()) == 11  # each of them stands for so many
+    assert seen.counts().sum() == pytest.approx(whole.count, rel=0.01)
+
+
+def test_parts_that_know_the_number_of_all_samples_merge_to_the_whole(monkeypatch):
+    count_few(monkeypatch)
+    data = samples(20, 500)
+    parts = [observe(Doubling(), ["double"], d, sample_count=20) for d in (data[:3], data[3:])]
+    assert parts[0] | parts[1] == observe(Doubling(), ["double"], data)
+
+
+def test_every_sample_counts_some_values_however_many_there_are(monkeypatch):
+    count_few(monkeypatch)
+    few = samples(2, 500)
+    seen = observe(Doubling(), ["double"], few, sample_count=1_000_000).sketches["double"]
+    assert seen.counts().sum() == pytest.approx(2000, rel=0.05)
+    assert np.gcd.reduce(seen.counts()) == 17  # 1000 // 64, and odd
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_few_values_and_samples_of_unknown_number_are_counted_whole(known, monkeypatch):
+    count_few(monkeypatch)
+    data = samples(20, 50) if known else samples(20, 500)
+    seen = observe(Doubling(), ["double"], data if known else iter(data))
+    assert seen.sketches["double"] == TensorSketch.of(*(2 * s["x"] for s in data))
 
 
 def test_shapes_may_vary():

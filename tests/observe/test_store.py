@@ -93,6 +93,16 @@ def test_counts_that_do_not_add_up_are_refused(tmp_path, sketches):
         load_sketches(path)
 
 
+@pytest.mark.parametrize("hole", [0.0, np.nan])
+def test_a_histogram_of_a_part_of_the_values_comes_back(hole, tmp_path):
+    values = np.random.default_rng(0).normal(size=1000).astype(np.float32)
+    values[::3] += hole
+    sketch = TensorSketch.empty(most_counted=64)
+    sketch.update(values)
+    save_sketches(tmp_path / "s", {"x": sketch}, fingerprint="m")
+    assert load_sketches(tmp_path / "s") == {"x": sketch}
+
+
 def test_a_missing_folder_is_one_sentence(tmp_path, sketches):
     with pytest.raises(OutputError, match="cannot write"):
         save_sketches(tmp_path / "no" / "s", sketches, fingerprint="m")

@@ -34,6 +34,12 @@ Feeds = Mapping[str, npt.NDArray[Any]]
 
 THINNED = 1 << 15
 """About how many values of a tensor a thinned histogram counts in each sample."""
+COUNTED = 1 << 20
+"""About how many values of a tensor a histogram counts in all samples, where it is known how many
+these are: more make no range more exact. Each sample counts its share, so that parts of the samples
+merge to the same; extremes are those of all values."""
+LEAST_COUNTED = 64
+"""Values of a tensor that are counted in each sample, however many samples there are."""
 MEMORY_BUDGET = 512 << 20
 """Bytes of observed tensors that may be alive at once, where no budget is given."""
 
@@ -75,8 +81,10 @@ class SketchOptions(TypedDict, total=False):
     """What a pass keeps of each tensor besides its extremes."""
 
     detail: Detail
-    """Nothing more, or the histogram that range methods need: of all values, or of a part of large
-    tensors ("thinned"), which costs little beside running the model."""
+    """Nothing more, or the histogram that range methods need: of a million values, or of a smaller
+    part of large tensors ("thinned"), which costs little beside running the model."""
+    sample_count: int | None
+    """How many samples there are in all, where they are more than those that are given."""
     per_channel: Mapping[str, int] | None
     """Tensors that also get extremes for each channel, with the channel axis."""
     per_batch: Mapping[str, Sequence[PositionGrid]] | None
@@ -112,6 +120,7 @@ def observe(
         raise DataError(f"the memory budget must be positive, not {memory_budget} bytes.")
     if not tensors:
         return Observation()
+    options.setdefault("sample_count", _count(samples))
     if not engine.is_local:
         shared = {**options, "memory_budget": memory_budget, "providers": providers}
         return _observe_on(engine, model, tensors, samples, shared, progress, kept)
@@ -121,14 +130,19 @@ def observe(
 
 
 def _new_sketch(name: str, options: SketchOptions) -> TensorSketch:
-    detail = options.get("detail", "histogram")
+    detail, samples = options.get("detail", "histogram"), options.get("sample_count")
+    most = None if not samples else max(COUNTED // samples, LEAST_COUNTED)
     return TensorSketch(
         histogram=detail != "extremes",
         channel_axis=(options.get("per_channel") or {}).get(name),
         mean_axis=(options.get("means") or {}).get(name),
         grids=(options.get("per_batch") or {}).get(name, ()),
-        most_counted=THINNED if detail == "thinned" else None,
+        most_counted=THINNED if detail == "thinned" else most,
     )
+
+
+def _count(samples: Iterable[Feeds]) -> int | None:
+    return len(samples) if isinstance(samples, Sized) else getattr(samples, "len_hint", None)
 
 
 def fill_sketches(
@@ -142,7 +156,7 @@ def fill_sketches(
     seen = Observation(sketches=dict(sketches))
     if not sketches:
         return seen
-    total = len(samples) if isinstance(samples, Sized) else getattr(samples, "len_hint", None)
+    total = _count(samples)
     # One set of tensors is sketched in a thread while the next is computed: the sketch loops and
     # ONNX Runtime both release the interpreter lock. Never more than two sets are in memory. After
     # an error (or Ctrl-C) the set in progress, a fraction of a second, is finished.
@@ -176,7 +190,7 @@ def _observe_on(
     kept: KeptParts | None,
 ) -> Observation:
     """Observe shards of the samples on a cluster, and merge what was seen of them."""
-    total = len(samples) if isinstance(samples, Sized) else getattr(samples, "len_hint", None)
+    total = _count(samples)
     with (
         engine.open(_shard_observer, carry_model(model), list(tensors), options) as workers,
         show_progress(progress, "Observing", total) as report,
