@@ -99,7 +99,7 @@ def test_inspect_counts_what_quantize_counts(recipe, quantized):
 
 
 def test_metadata_that_somebody_else_wrote_is_ignored():
-    model = bitwright.quantize(make_cnn(), data=make_samples(make_cnn())).model
+    model = bitwright.quantize(make_cnn(), data=make_samples(make_cnn()), purpose="size").model
     for text in ("", "[]", '{"quantized": 1}'):
         model.metadata_props["bitwright.nodes"] = text
         facts = bitwright.inspect(model)

@@ -77,7 +77,8 @@ def image_folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def quantized(tmp_path_factory, model, data):
     path = tmp_path_factory.mktemp("quantized") / "q.onnx"
-    assert main(["quantize", str(model), "-o", str(path), "--data", str(data), "--quiet"]) == 0
+    words = ["--data", str(data), "--for", "size", "--quiet"]
+    assert main(["quantize", str(model), "-o", str(path), *words]) == 0
     return path
 
 

@@ -9,7 +9,7 @@ from bitwright import QuantPlan
 
 def test_a_plan_is_written_summarised_and_readable(run, model, data, tmp_path):
     path = tmp_path / "plan.json"
-    answer = run("plan", model, "--data", data, "-o", path, "--json")
+    answer = run("plan", model, "--data", data, "--for", "size", "-o", path, "--json")
     assert answer.code == 0, answer.err
     assert answer.json["plan"] == str(path)
     assert answer.json["quantized"]["Conv"] == 7

@@ -16,7 +16,7 @@ def logits(path, images):
 
 
 def test_it_writes_a_model_that_runs_and_says_so(run, model, data, out):
-    answer = run("quantize", model, "-o", out, "--data", data)
+    answer = run("quantize", model, "-o", out, "--data", data, "--for", "size")
     assert answer.code == 0
     assert answer.err == ""
     onnx.checker.check_model(str(out), full_check=True)
@@ -75,7 +75,7 @@ def test_a_pipe_gets_plain_lines(run, model, data, out):
 
 
 def test_json_is_one_object_and_nothing_else(run, model, data, out):
-    answer = run("quantize", model, "-o", out, "--data", data, "--json")
+    answer = run("quantize", model, "-o", out, "--data", data, "--for", "size", "--json")
     assert answer.code == 0
     assert answer.err == ""
     assert answer.json["output"] == str(out)
@@ -117,6 +117,7 @@ def test_the_summary_names_what_was_skipped_and_why(run, model, data, out):
 
 def test_op_types_and_exclusions_reach_the_recipe(run, model, data, out):
     words = ("--op-types", "Conv,Gemm", "--exclude", "re:deep_.*", "--exclude", "classify")
+    words += ("--for", "size")
     answer = run("quantize", model, "-o", out, "--data", data, *words, "--json")
     assert answer.json["quantized"] == {"Conv": 5}
 

@@ -443,7 +443,7 @@ def test_random_data_cannot_settle_open_sizes_and_says_how_to(tmp_path):
 
 def test_random_data_with_sizes_settles_them():
     result = bitwright.quantize(
-        make_open_image(), data=RandomData(shapes={"height": 8, "width": 9})
+        make_open_image(), data=RandomData(shapes={"height": 8, "width": 9}), purpose="size"
     )
     assert result.quantized["Conv"] == 1
 
@@ -616,7 +616,7 @@ def test_the_peers_own_enums_and_reader_class_work(job):
 
 def test_a_quantized_model_is_not_quantized_again(job):
     path, samples, out = job
-    bitwright.quantize(path, out, data=samples)
+    bitwright.quantize(path, out, data=samples, purpose="size")
     again = out.with_name("again.onnx")
     refused(
         ModelError,
@@ -713,7 +713,7 @@ def test_weights_in_constant_nodes_become_integers(tmp_path, call):
     )
     samples = make_samples(model)
     if call == "native":
-        quantized = bitwright.quantize(model, data=samples, holdout=False)
+        quantized = bitwright.quantize(model, data=samples, holdout=False, purpose="size")
     else:
         quantized = quantize_static_in(tmp_path, model, samples)
     assert element_types(quantized)["w_quantized"] == TensorProto.INT8
@@ -731,7 +731,7 @@ def test_initializers_that_are_graph_inputs_are_quantized(tmp_path, call):
         model.graph.input.append(info(tensor.name, list(tensor.dims)))
     samples = make_samples(model)
     if call == "native":
-        quantized = bitwright.quantize(model, data=samples, holdout=False)
+        quantized = bitwright.quantize(model, data=samples, holdout=False, purpose="size")
     else:
         quantized = quantize_static_in(tmp_path, model, samples)
     assert element_types(quantized)["w1_quantized"] == TensorProto.INT8
@@ -863,7 +863,7 @@ def test_nodes_of_one_name_or_none_are_quantized_each(tmp_path, name):
     for item in model.graph.node:
         item.name = name
     samples = make_samples(model)
-    native = bitwright.quantize(model, data=samples, holdout=False)
+    native = bitwright.quantize(model, data=samples, holdout=False, purpose="size")
     assert native.quantized["Conv"] == 2
     assert len({item.name for item in native.to_proto().graph.node}) == len(native.model.graph)
     # The runtime itself refuses two nodes of one name; the plain model computes the same.
@@ -890,7 +890,7 @@ def test_a_weight_named_like_a_generated_name_is_no_trouble(tmp_path, name):
             tensor.name = name
     model.graph.node[-1].input[1] = name
     samples = make_samples(model)
-    native = bitwright.quantize(model, data=samples, holdout=False)
+    native = bitwright.quantize(model, data=samples, holdout=False, purpose="size")
     assert quality(model, native, samples) > 30
     assert quality(model, quantize_static_in(tmp_path, model, samples), samples) > 30
 
@@ -905,7 +905,7 @@ def test_a_tensor_named_like_a_generated_name_is_no_trouble(tmp_path):
                 if value == "r":
                     side[index] = "y_QuantizeLinear_Input"
     samples = make_samples(model)
-    native = bitwright.quantize(model, data=samples, holdout=False)
+    native = bitwright.quantize(model, data=samples, holdout=False, purpose="size")
     assert quality(model, native, samples) > 30
     assert quality(model, quantize_static_in(tmp_path, model, samples), samples) > 30
 
@@ -938,7 +938,9 @@ def test_weights_that_are_not_finite_are_told_with_their_name(tmp_path):
     refused(
         (ModelError, DataError),
         "'w2'|'y'",
-        lambda: bitwright.quantize(model, tmp_path / "q.onnx", data=make_samples(model)),
+        lambda: bitwright.quantize(
+            model, tmp_path / "q.onnx", data=make_samples(model), purpose="size"
+        ),
         tmp_path,
     )
 

@@ -176,7 +176,7 @@ def test_W8_two_transposed_gemms_share_one_weight(inner):
         nodes, {"x": [4, 16], "z": [4, 16]}, {"a": [4, inner], "b": [4, inner]}, constants
     )
     samples = make_samples(model)
-    result = bitwright.quantize(model, data=samples, holdout=False)
+    result = bitwright.quantize(model, data=samples, holdout=False, purpose="size")
     assert quality(model, result, samples) > 30
     assert [name for name in constants_of(result) if name.endswith("_quantized")] == ["w_quantized"]
 

@@ -314,7 +314,7 @@ def test_advice_on_random_data_has_the_shapes_that_were_given_and_no_verdict(tmp
         path,
     )
     random = bitwright.RandomData(count=2, shapes={"x": (1, 4, 8, 8)})
-    result = bitwright.quantize(path, data=random)
+    result = bitwright.quantize(path, data=random, purpose="size")
     report = bitwright.write_report(
         path, result.model, data=random, plan=result.plan, latency=False
     )

@@ -90,7 +90,7 @@ def fixed(recipe, samples):
 
 
 def check(model, target, samples, least=LEAST_SQNR):
-    recipe = load_recipe(None, target)
+    recipe = load_recipe(None, target).replace(place={"purpose": "size"})
     if recipe.mode == "static":
         recipe = fixed(recipe, samples)
     made = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)

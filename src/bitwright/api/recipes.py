@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.errors import TargetError
+from bitwright.jobs.placing import with_standard_purpose
 from bitwright.recipe import Recipe, named_recipe, read_recipe
 from bitwright.recipe.host import keep_signed
 from bitwright.support.arguments import check_arguments
@@ -37,6 +38,7 @@ def load_recipe(
     hardware = find_target("cpu" if target is None else target)
     if recipe is None:
         own = own_recipe(named_recipe(hardware.recipe), hardware)
+        own = with_standard_purpose(own, target)
         return own if target is None else keep_signed(own)
     chosen = read_recipe(recipe)
     hardware = on_host(hardware)

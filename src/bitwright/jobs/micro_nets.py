@@ -215,12 +215,24 @@ def _convolutions() -> Iterator[_Net]:
     for c, d, size in ((32, 64, 56), (64, 128, 28), (24, 72, 28), (256, 512, 7), (160, 960, 7)):
         yield _convolution((c, d, 1, 1, size, 1))
         yield _convolution((d, c, 1, 1, size, 1))
+    # What does not fit into a cache, and one pixel, whose weights are read from memory.
+    for c, d, size in ((16, 96, 112), (64, 32, 112), (24, 144, 56), (64, 256, 56)):
+        yield _convolution((c, d, 1, 1, size, 1))
+        yield _convolution((d, c, 1, 1, size, 1))
+    for c, d in ((96, 24), (240, 64), (960, 240)):
+        yield _convolution((c, d, 1, 1, 1, 1))
+        yield _convolution((d, c, 1, 1, 1, 1))
+    for c, d in ((144, 6), (6, 144), (48, 10)):
+        yield _convolution((c, d, 1, 1, 1, 1), _FLOAT)
+        yield _convolution((c, d, 1, 1, 1, 1), alone=True)
     for c, d, size, stride in ((32, 32, 56, 1), (64, 64, 28, 1), (128, 128, 14, 1),
                                (256, 256, 7, 1), (32, 64, 28, 2), (24, 48, 14, 1)):  # fmt: skip
         yield _convolution((c, d, 3, 1, size, stride))
     yield _convolution((64, 64, 5, 1, 14, 1))
     for c, window, size, stride in ((32, 3, 56, 1), (96, 3, 28, 2), (240, 5, 14, 1), (96, 3, 14, 1),
-                                    (480, 3, 7, 1), (960, 3, 7, 1), (64, 5, 28, 1)):  # fmt: skip
+                                    (480, 3, 7, 1), (960, 3, 7, 1), (64, 5, 28, 1), (96, 3, 112, 2),
+                                    (144, 3, 56, 1), (32, 3, 112, 1), (96, 5, 56, 1),
+                                    (144, 3, 1, 1)):  # fmt: skip
         yield _convolution((c, c, window, c, size, stride))
     for c, window, size in ((24, 3, 28), (72, 3, 28), (120, 5, 14), (40, 3, 56), (72, 5, 14)):
         yield _convolution((c, c, window, c, size, 1), alone=True)
@@ -278,6 +290,10 @@ def _images() -> Iterator[_Net]:
         yield _image("b = HardSwish(a)", c, size, integers=swish, **given)
         yield _image("b = HardSigmoid(a)", c, size, integers="b = Add(a, t)", **given)
         yield _image("b = Conv(a, w)", c, size, forms=("borders",), weights={"w": (c, c, 1, 1)})
+    for c, size in ((64, 112), (96, 56)):
+        yield _image(f"b = Max{pool.format(3, 2)}(a)", c, size)
+        yield _image("b = GlobalAveragePool(a)", c, size)
+        yield _image("d = Mul(a, a) b = Add(d, a)", c, size, forms=_FLOAT)
     for c, size in odd[:2]:
         yield _Net(f"y = Max{pool.format(2, 2)}(x)", {"x": (1, c, size, size)})
     for shape in ((1, 16, 56, 56), (1, 64, 28, 28), (1, 256, 7, 7), (1, 8, 28, 28)):
@@ -313,7 +329,7 @@ def _matrices() -> Iterator[_Net]:
 def _elements() -> Iterator[_Net]:
     """Yield nets of one operator whose layout does not matter."""
     norm = "y = LayerNormalization(x, g)"
-    for rows, width in ((8, 384), (64, 384), (128, 768), (1, 1024), (256, 128)):
+    for rows, width in ((8, 384), (64, 384), (128, 768), (1, 1024), (256, 128), (768, 1024)):
         tensors = {"x": (1, rows, width), "x2": (1, rows, width), "g": (width,)}
         for op in ("Add", "Mul"):
             yield _Net(f"y = {op}(x, x2)", tensors)

@@ -23,6 +23,7 @@ from bitwright.assess.outputs import ComparedOutputs
 from bitwright.data import RandomData
 from bitwright.decide.scales.unsigned import shift_to_unsigned
 from bitwright.emit import EMITTERS, QUARK_DOMAIN, VENDOR_DOMAIN
+from bitwright.emit.forms import write_forms
 from bitwright.errors import DataError, ModelError, RecipeError
 from bitwright.graph.quantized_ops import DECISIONS
 from bitwright.jobs.calibration import NO_SAMPLES, Evaluation
@@ -233,7 +234,9 @@ def _emit(prepared: Prepared, planned: Planned, *, checked: bool) -> tuple[Quant
         raise RecipeError(
             f"{plan.recipe.mode} models cannot be written as {plan.recipe.format} yet."
         )
-    notes = emitter(quantized, plan, round_as_planned) or ()
+    notes = [*(emitter(quantized, plan, round_as_planned) or ())]
+    if plan.recipe.is_placed_by_cost:
+        notes += write_forms(quantized)
     prepared.defaults.show(quantized)
     if checked:
         sign_model(quantized, plan)

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 import onnx_ir as ir
 
 from bitwright import graph
+from bitwright._version import TOOL
 from bitwright.data import Sample
+from bitwright.decide.layout.entries import Layout
+from bitwright.decide.layout.static import lay_out
 from bitwright.decide.left_float import leave_float
 from bitwright.decide.placement.place import PartTimes, Placed, place, time_parts
 from bitwright.errors import RecipeError
+from bitwright.jobs.calibration import Calibration, take_samples
 from bitwright.jobs.opening import Prepared
-from bitwright.plan import QuantPlan
+from bitwright.plan import NodePlan, QuantPlan
 from bitwright.prepare.fold_constants import fold_constants
 from bitwright.recipe import Purpose, Recipe
 from bitwright.support.logs import logged
+from bitwright.targets import find_target
 from bitwright.targets.costs import CostTable, read_costs
+from bitwright.targets.host import CLASSES
 
 __all__ = [
     "SLOWER",
-    "can_be_placed",
     "estimate_parts",
-    "is_placed_by_cost",
     "place_by_cost",
+    "plan_all_float",
+    "stays_float",
     "with_purpose",
+    "with_standard_purpose",
 ]
 
 SLOWER = "in integers the model would be slower"
@@ -52,34 +59,71 @@ def with_purpose(recipe: Recipe, purpose: Purpose | None, cpu: str | None) -> Re
                 command="add --for balanced or --for speed",
             )
         return recipe.replace(place=changes) if changes else recipe
-    if changes and not can_be_placed(recipe):
+    if changes and not recipe.can_be_placed:
         raise RecipeError(
             f"the purpose {wanted!r} weighs the integer kernels of a CPU against its float ones, "
-            f"and the recipe {recipe.name!r} is not for these: it needs static mode and 8 bits, "
-            "without a vendor's operators."
+            f"and the recipe {recipe.name!r} is not for these: it needs static mode, 8 bits "
+            "and the format qdq."
         )
     read_costs(cpu or recipe.place.cpu)
     return recipe.replace(place=changes) if changes else recipe
 
 
-def is_placed_by_cost(recipe: Recipe) -> bool:
-    """Return whether nodes of a recipe's models stay float where integers would cost time.
+def with_standard_purpose(recipe: Recipe, target: str | None) -> Recipe:
+    """Return the recipe that a target has of its own, with integers unless they cost time.
 
-    >>> is_placed_by_cost(Recipe()), is_placed_by_cost(Recipe(place={"purpose": "speed"}))
-    (False, True)
+    That is for CPUs of one class; on hardware of which no costs are known integers are taken
+    wherever it takes them.
+
+    >>> with_standard_purpose(Recipe(), "x86-vnni").place.purpose
+    'balanced'
+    >>> with_standard_purpose(Recipe(), "cpu-any").place.purpose
+    'size'
     """
-    return recipe.place.purpose != "size" and can_be_placed(recipe)
+    hardware = find_target("cpu" if target is None else target)
+    classes = [CLASSES[kind] for kind in hardware.cpus]
+    if not recipe.can_be_placed or not (hardware.host or len(classes) == 1):
+        return recipe
+    cpu = recipe.place.cpu if hardware.host else classes[0]
+    return recipe.replace(place={"purpose": "balanced", "cpu": cpu})
 
 
-def can_be_placed(recipe: Recipe) -> bool:
-    """Return whether a recipe's integers are for kernels of which the costs are known."""
-    return (
-        recipe.mode == "static"
-        and recipe.activation.bits == recipe.weight.bits == 8
-        and recipe.limits is None
-        and recipe.simulate is None
-        and not recipe.output_format.vendor_ops
+def stays_float(prepared: Prepared, calibration: Calibration) -> bool:
+    """Return whether a model is fastest in float, so that there is nothing to try out."""
+    if not prepared.recipe.is_placed_by_cost:
+        return False
+    layout = lay_out(prepared.model, prepared.recipe, keep_float=prepared.keep_float)
+    return plan_all_float(prepared, layout, calibration) is not None
+
+
+def plan_all_float(
+    prepared: Prepared, layout: Layout, calibration: Calibration
+) -> QuantPlan | None:
+    """Return the plan of a model that is fastest in float, which needs no calibration; else None.
+
+    Without data a model is refused as ever: none is calibrated only because it need not be.
+    """
+    recipe = prepared.recipe
+    if not recipe.is_placed_by_cost or calibration.data is None or not layout.entries:
+        return None
+    costs = read_costs(recipe.place.cpu)
+    paired = {entry.name for entry in layout.entries.values() if entry.role == "activation"}
+    samples = () if _is_sized(prepared) else take_samples(prepared, calibration, 1)
+    placed = _place(prepared, layout.nodes, paired, costs, samples)
+    if placed is None or placed.integers:
+        return None
+    left = {**prepared.keep_float, **dict.fromkeys(placed.times, SLOWER)}
+    layout = lay_out(prepared.model, recipe, keep_float=left)
+    plan = QuantPlan(
+        tool=TOOL,
+        fingerprint=prepared.fingerprint,
+        recipe=recipe,
+        tensors={},
+        nodes=layout.nodes,
+        outputs=layout.outputs,
+        notes=layout.notes,
     )
+    return _with_times(plan, costs, placed)
 
 
 @logged("place by cost")
@@ -89,22 +133,49 @@ def place_by_cost(prepared: Prepared, plan: QuantPlan, samples: Sequence[Sample]
     Sizes that inputs leave open are those of the first of the samples.
     """
     recipe = plan.recipe
-    if not is_placed_by_cost(recipe):
+    if not recipe.is_placed_by_cost:
         return plan
     costs = read_costs(recipe.place.cpu)
-    purpose: Purpose = recipe.place.purpose
-    placed = place(_sized(prepared, samples), plan, costs, preference=_PREFERENCE[purpose])
-    plan = msgspec.structs.replace(plan, recipe=recipe.replace(place={"cpu": costs.cpu}))
+    placed = _place(prepared, plan.nodes, _pairs(plan), costs, samples)
     if placed is None:
         return plan.with_notes([_UNKNOWN])
     plan = leave_float(prepared.model, plan, dict.fromkeys(placed.times, SLOWER))
+    return _with_times(plan, costs, placed)
+
+
+def _pairs(plan: QuantPlan) -> set[str]:
+    """Return the activations that have integers."""
+    return {entry.tensor for entry in plan.tensors.values() if entry.role == "activation"}
+
+
+def _place(
+    prepared: Prepared,
+    nodes: Mapping[str, NodePlan],
+    paired: Collection[str],
+    costs: CostTable,
+    samples: Sequence[Sample],
+) -> Placed | None:
+    purpose: Purpose = prepared.recipe.place.purpose
+    model, preference = _sized(prepared, samples), _PREFERENCE[purpose]
+    return place(model, nodes, paired, costs, preference=preference)
+
+
+def _with_times(plan: QuantPlan, costs: CostTable, placed: Placed) -> QuantPlan:
+    """Return a placed plan with what its float nodes take, on which class of CPU."""
     nodes = {
         name: msgspec.structs.replace(node, times=placed.times[name])
         if name in placed.times
         else node
         for name, node in plan.nodes.items()
     }
-    return msgspec.structs.replace(plan, nodes=nodes).with_notes([_describe(costs, placed)])
+    recipe = plan.recipe.replace(place={"cpu": costs.cpu})
+    plan = msgspec.structs.replace(plan, recipe=recipe, nodes=nodes)
+    return plan.with_notes([_describe(costs, placed)])
+
+
+def _is_sized(prepared: Prepared) -> bool:
+    """Whether the inputs leave no size open."""
+    return all(isinstance(d, int) for spec in prepared.inputs for d in spec.shape or (None,))
 
 
 def estimate_parts(
@@ -117,13 +188,13 @@ def estimate_parts(
 
     None where the sizes of products are not known, at the sizes of the first sample.
     """
-    return time_parts(_sized(prepared, samples), plan, read_costs(plan.recipe.place.cpu), parts)
+    costs = read_costs(plan.recipe.place.cpu)
+    return time_parts(_sized(prepared, samples), plan.nodes, _pairs(plan), costs, parts)
 
 
 def _sized(prepared: Prepared, samples: Sequence[Sample]) -> ir.Model:
     """Return the model at the sizes of the first sample, where its inputs leave some open."""
-    fixed = all(isinstance(d, int) for spec in prepared.inputs for d in spec.shape or (None,))
-    if fixed or not samples:
+    if _is_sized(prepared) or not samples:
         return prepared.model
     sizes = dict[str, int]()
     for spec in prepared.inputs:

@@ -18,7 +18,6 @@ from bitwright.assess.judge import Judgement
 from bitwright.assess.outputs import output_section
 from bitwright.assess.verdict import Verdict, judge_model
 from bitwright.data import Sample
-from bitwright.jobs.placing import can_be_placed
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 from bitwright.support.arguments import check_arguments
@@ -37,7 +36,8 @@ class Result(Summarized):
 
     >>> import bitwright
     >>> demo = bitwright.load_demo()
-    >>> result = bitwright.quantize(demo.model_path, data=demo.calibration[:8])
+    >>> data = demo.calibration[:8]
+    >>> result = bitwright.quantize(demo.model_path, data=data, purpose="size")
     >>> result.quantized["Conv"], result.size < result.float_size / 3
     (7, True)
     """
@@ -257,7 +257,7 @@ class Result(Summarized):
 
 def advised_purpose(recipe: Recipe) -> str:
     """Return the purpose that a verdict advises by: where no other can be chosen, the last one."""
-    return recipe.place.purpose if can_be_placed(recipe) else "speed"
+    return recipe.place.purpose if recipe.can_be_placed else "speed"
 
 
 def show_shrinkage(float_size: int, size: int) -> str:

@@ -30,7 +30,7 @@ from bitwright.jobs.calibration import (
 from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, assess_model, emit_model
-from bitwright.jobs.placing import place_by_cost
+from bitwright.jobs.placing import place_by_cost, plan_all_float
 from bitwright.jobs.result import Result
 from bitwright.jobs.smoothing import smooth_activations
 from bitwright.plan import QuantPlan
@@ -84,6 +84,9 @@ def plan_static(prepared: Prepared, calibration: Calibration) -> Decided:
         layout = lay_out_dynamic(prepared.model, prepared.recipe, keep_float=prepared.keep_float)
     else:
         layout = lay_out(prepared.model, prepared.recipe, keep_float=prepared.keep_float)
+        if (plan := plan_all_float(prepared, layout, calibration)) is not None:
+            calibrated = Calibrated(data="no data: nothing of it is in integers")
+            return Decided(prepared, calibrated, _noted(prepared, plan, calibration.is_random))
     prepared, layout, smoothing = smooth_activations(prepared, layout, calibration)  # equalize
     calibrated = calibrate(prepared, layout, calibration)  # observe
     plan = decide_layout(prepared, layout, calibrated)  # decide
@@ -147,8 +150,12 @@ def decide_layout(prepared: Prepared, layout: Layout, calibrated: Calibrated) ->
         tool=TOOL,
     )
     plan = place_by_cost(prepared, plan, calibrated.evaluation.samples)
-    notes = [*prepared.notes, *random_data_notes(calibrated.random), *plan.notes]
-    return msgspec.structs.replace(plan, notes=notes, random_data=calibrated.random)
+    return _noted(prepared, plan, calibrated.random)
+
+
+def _noted(prepared: Prepared, plan: QuantPlan, random: bool) -> QuantPlan:
+    notes = [*prepared.notes, *random_data_notes(random), *plan.notes]
+    return msgspec.structs.replace(plan, notes=notes, random_data=random)
 
 
 def _check_compute(recipe: Recipe, compute: Compute) -> None:

@@ -34,6 +34,22 @@ class Recipe(RecipeFields, frozen=True, kw_only=True):
         absorbs = self.equalize is not None and self.equalize.absorb_biases
         return self.smooth is not None or absorbs
 
+    @property
+    def can_be_placed(self) -> bool:
+        """Whether its integers are for kernels of which the costs are known."""
+        return (
+            self.mode == "static"
+            and self.format == "qdq"
+            and self.activation.bits == self.weight.bits == 8
+            and self.limits is None
+            and self.simulate is None
+        )
+
+    @property
+    def is_placed_by_cost(self) -> bool:
+        """Whether nodes of its models stay float where integers would cost time."""
+        return self.place.purpose != "size" and self.can_be_placed
+
     def to_json(self, *, indent: int = 2) -> str:
         """Return the recipe as JSON; indent 0 keeps it on one line."""
         return encode(self, indent=indent).decode()

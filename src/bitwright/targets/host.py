@@ -11,6 +11,7 @@ import msgspec
 from bitwright.targets import TARGETS, Target
 
 __all__ = [
+    "CLASSES",
     "CPU_CLASSES",
     "detect_cpu",
     "detect_cpu_class",
@@ -21,6 +22,9 @@ __all__ = [
 
 CPU_CLASSES = ("x86-avx2", "x86-vnni", "x86-amx", "arm", "arm-dot", "arm-i8mm", "wasm-simd")
 """Classes of CPU that ONNX Runtime has kernels of their own for."""
+
+CLASSES = {"avx2": "x86-avx2", "vnni": "x86-vnni", "arm": "arm-dot"}
+"""Kind of CPU that a target names -> the class that most of these machines are of."""
 
 _CPUINFO = Path("/proc/cpuinfo")
 

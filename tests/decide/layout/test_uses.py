@@ -80,7 +80,7 @@ def test_both_forms_of_a_class_token_have_the_same_error():
     for expanded in (False, True):
         model = make_residual_path(expanded=expanded)
         samples = [{"x": normal(1, 8, 16, seed=seed)} for seed in range(16)]
-        quantized = bitwright.quantize(model, data=samples).model
+        quantized = bitwright.quantize(model, data=samples, purpose="size").model
         errors.append(quality(model, quantized, samples))
     assert abs(errors[0] - errors[1]) < 0.5
 
@@ -189,7 +189,7 @@ def test_what_leaves_the_model_is_not_rounded_and_still_computed_in_integers(
     constants = {"w": weight(16, 4), "b": normal(4, seed=3)}
     model = build([last], {"x": [8, 16]}, {"y": [8, 4]}, constants)
     samples = [{"x": normal(8, 16, seed=seed)} for seed in range(8)]
-    result = bitwright.quantize(model, data=samples)
+    result = bitwright.quantize(model, data=samples, purpose="size")
     assert result.plan.outputs == {"y": None}
     assert fused_ops(result.model, tmp_path)[kernel] == 1
     rounded = Recipe(place=Placement(isolated=True, float_bias_add=False))

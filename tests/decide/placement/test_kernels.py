@@ -248,9 +248,9 @@ def works(body, **weights):
 def test_channels_between_convolutions_are_padded():
     body = "c = Conv(x, w) d = Conv<group=24, pads=[1,1,1,1]>(c, v) y = Conv(d, u)"
     first, depthwise, last = works(body, w=(24, 16, 1, 1), v=(24, 1, 3, 3), u=(16, 24, 1, 1))
-    assert first == Work("qconv_pointwise", 64 * 32 * 16, 1024, 64 * 32)
-    assert depthwise == Work("qconv_depthwise", 64 * 32 * 9, 64 * 32, 64 * 32)
-    assert last == Work("qconv_pointwise", 64 * 16 * 32, 64 * 32, 1024)
+    assert first == Work("qconv_pointwise", 64 * 32 * 16, 1024 + 24 * 16, 64 * 32)
+    assert depthwise == Work("qconv_depthwise", 64 * 32 * 9, 64 * 32 + 24 * 9, 64 * 32)
+    assert last == Work("qconv_pointwise", 64 * 16 * 32, 64 * 32 + 16 * 24, 1024)
 
 
 def test_channels_that_others_read_are_not_padded():
@@ -264,13 +264,13 @@ def test_channels_behind_a_concat_are_padded_where_they_come_from():
     found = works(body, w=(18, 16, 1, 1), v=(30, 16, 1, 1), u=(16, 48, 1, 1))
     kernels = ["qconv_pointwise", "qconv_pointwise", "qconcat", "qconv_pointwise"]
     assert [work.kernel for work in found] == kernels
-    assert found[3] == Work("qconv_pointwise", 64 * 16 * 52, 64 * 52, 1024)
+    assert found[3] == Work("qconv_pointwise", 64 * 16 * 52, 64 * 52 + 16 * 48, 1024)
 
 
 def test_an_average_and_groups_are_padded_like_the_convolutions_that_they_become():
     body = "c = Conv(x, w) d = AveragePool<kernel_shape=[2,2]>(c) y = Conv(d, u)"
     found = works(body, w=(24, 16, 1, 1), u=(16, 24, 1, 1))
-    assert found[1] == Work("qconv_depthwise", 49 * 32 * 4, 64 * 32, 49 * 32)
+    assert found[1] == Work("qconv_depthwise", 49 * 32 * 4, 64 * 32 + 24 * 4, 49 * 32)
     body = "c = Conv(x, w) y = Conv<group=3, pads=[1,1,1,1]>(c, u)"
     found = works(body, w=(30, 16, 1, 1), u=(48, 10, 3, 3))
-    assert found[1] == Work("qconv", 64 * 48 * 32 * 9, 64 * 32, 64 * 48)
+    assert found[1] == Work("qconv", 64 * 48 * 32 * 9, 64 * 32 + 48 * 10 * 9, 64 * 48)

@@ -53,6 +53,10 @@ def chain():
     return open_model(model, Recipe()).model, plan
 
 
+def paired(plan):
+    return {entry.tensor for entry in plan.tensors.values() if entry.role == "activation"}
+
+
 def planted(**calls):
     """Return a table in which each kernel takes 1 microsecond, but for these."""
     kernels = {name: Cost(call=calls.get(name, 1.0)) for name in KERNELS}
@@ -67,14 +71,14 @@ def dear_integers(**more):
 def test_integers_that_cost_nothing_are_all_taken(chain):
     model, plan = chain
     table = planted(**{name: 100.0 for name in KERNELS if name.startswith("conv")})
-    placed = place(model, plan, table, preference=1.0)
+    placed = place(model, plan.nodes, paired(plan), table, preference=1.0)
     assert placed is not None and not placed.times
     assert placed.time == placed.planned_time < placed.float_time
 
 
 def test_integers_that_only_cost_are_all_left(chain):
     model, plan = chain
-    placed = place(model, plan, planted(**dear_integers()), preference=1.0)
+    placed = place(model, plan.nodes, paired(plan), planted(**dear_integers()), preference=1.0)
     assert placed is not None
     assert set(placed.times) == {name for name, n in plan.nodes.items() if n.quantized}
     assert placed.time == placed.float_time < placed.planned_time
@@ -85,10 +89,10 @@ def test_a_gain_within_the_error_of_estimates_is_none(chain):
     model, plan = chain
     same = {name: 100.0 for name in KERNELS if "conv" in name}
     close = same | {name: 100.0 * (1 - MIN_GAIN / 2) for name in same if name.startswith("q")}
-    placed = place(model, plan, planted(**close), preference=1.0)
+    placed = place(model, plan.nodes, paired(plan), planted(**close), preference=1.0)
     assert placed is not None and placed.time == placed.float_time
     clear = same | {name: 100.0 * (1 - 3 * MIN_GAIN) for name in same if name.startswith("q")}
-    placed = place(model, plan, planted(**clear), preference=1.0)
+    placed = place(model, plan.nodes, paired(plan), planted(**clear), preference=1.0)
     assert placed is not None and placed.time < (1 - MIN_GAIN) * placed.float_time
 
 
@@ -97,7 +101,9 @@ def test_a_pool_is_in_integers_only_with_its_neighbours(chain):
     for preference in (1.0, 1.05):
         for first, border in itertools.product((0.5, 300.0), (0.1, 5.0, 60.0)):
             costs = {"conv_blocked": first, "quantize_image": border, "dequantize_image": border}
-            placed = place(model, plan, planted(**costs, qconv=20.0), preference=preference)
+            placed = place(
+                model, plan.nodes, paired(plan), planted(**costs, qconv=20.0), preference=preference
+            )
             assert placed is not None
             if "pool" not in placed.times:
                 assert not {"first", "second"} & set(placed.times)
@@ -109,7 +115,7 @@ def test_no_subset_of_nodes_is_faster_by_the_same_prices(chain, seed):
     model, plan = chain
     rng = np.random.default_rng(seed)
     table = planted(**dict(zip(KERNELS, rng.uniform(1, 60, len(KERNELS)), strict=True)))
-    found = place(model, plan, table, preference=1.0)
+    found = place(model, plan.nodes, paired(plan), table, preference=1.0)
     assert found is not None
     free = [name for name, n in plan.nodes.items() if n.quantized and name != "relu"]
     for count in range(len(free) + 1):
@@ -117,9 +123,8 @@ def test_no_subset_of_nodes_is_faster_by_the_same_prices(chain, seed):
             left = set(chosen) | ({"relu"} if "first" in chosen else set())
             if "pool" not in left and {"first", "second"} & left:
                 continue  # it goes with its neighbours
-            tried = place(
-                model, leave_float(model, plan, dict.fromkeys(left, "")), table, preference=1
-            )
+            nodes = leave_float(model, plan, dict.fromkeys(left, "")).nodes
+            tried = place(model, nodes, paired(plan), table, preference=1)
             assert tried is not None
             assert found.time <= tried.planned_time + 1e-6 or found.time == found.float_time
 
@@ -133,8 +138,8 @@ def test_parts_take_together_what_their_nodes_take(chain, seed):
     )
     table = planted(**{name: 7.0 if "quantize" in name else t for name, t in times.items()})
     parts = [{"first"}, {"pool"}, {"second"}, {"gate", "swish"}, {"third"}]
-    found = time_parts(model, plan, table, parts)
-    sites = _Sites(model, plan, table)
+    found = time_parts(model, plan.nodes, paired(plan), table, parts)
+    sites = _Sites(model, plan.nodes, paired(plan), table)
     prices = [price for price in sites.prices() if math.isfinite(price.time)]
     assert found is not None
     for places in itertools.product([False, True], repeat=len(parts)):
@@ -156,7 +161,8 @@ def test_products_of_unknown_sizes_are_not_placed():
     model = build(nodes, {"x": None}, {"y": None}, {"w": weight(8, 8, 3, 3)})
     sample = {"x": normal(1, 8, 9, 9)}
     plan = bitwright.make_plan(model, data=[sample], recipe={"base": "int8"})
-    assert place(open_model(model, Recipe()).model, plan, read_costs(CPU), preference=1) is None
+    prepared = open_model(model, Recipe()).model
+    assert place(prepared, plan.nodes, paired(plan), read_costs(CPU), preference=1) is None
 
 
 # As users ask for it ------------------------------------------------------------------------

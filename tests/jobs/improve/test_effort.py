@@ -163,7 +163,9 @@ def test_no_effort_is_standard_where_nothing_else_is_said_and_samples_suffice(
 def test_standard_takes_other_ranges_where_they_are_sure_to_help():
     model = make_cnn()
     samples = with_an_odd_one(model, 40)
-    standard, low = (quantized(effort, model, samples, None) for effort in ("standard", "low"))
+    standard, low = (
+        quantized(effort, model, samples, None, purpose="size") for effort in ("standard", "low")
+    )
     assert standard.plan.recipe.name == low.plan.recipe.name
     assert standard.plan.recipe.ranges != low.plan.recipe.ranges
     [note] = steps_of(standard)
@@ -193,8 +195,9 @@ def test_standard_without_samples_to_compare_by_is_low(tmp_path, monkeypatch, op
 def test_a_plan_is_that_of_all_samples_and_gives_the_same_model():
     model = make_cnn()
     samples = with_an_odd_one(model, 40)
-    plan = bitwright.make_plan(model, data=samples, progress=False)
-    result = bitwright.quantize(model, data=samples, holdout=False, progress=False)
+    options = {"data": samples, "purpose": "size", "progress": False}
+    plan = bitwright.make_plan(model, **options)
+    result = bitwright.quantize(model, holdout=False, **options)
     assert plan.tensors == result.plan.tensors
     assert any(note.startswith("effort: ") for note in plan.notes)
     assert not result.samples_are_unseen

@@ -190,7 +190,8 @@ def test_a_zero_point_that_is_left_out_means_uint8():
 def test_a_product_of_integers_with_a_float_result_becomes_pairs_again():
     model = MODELS["gates"]()
     samples = make_samples(model, 4)
-    made = bitwright.quantize(model, data=samples, target="x86-vnni", effort="low")
+    options = {"target": "x86-vnni", "purpose": "size", "effort": "low"}
+    made = bitwright.quantize(model, data=samples, **options)
     integers = bitwright.retarget(made.model, "x86-vnni", format="qoperator")
     ops = {node.op_type for node in integers.model.graph.all_nodes()}
     assert "MatMulInteger" in ops

@@ -116,11 +116,12 @@ def profile_models(
     seconds: float = 3.0,
     most: int = _MAX_RUNS,
     typical: Typical = statistics.median,
+    before: Callable[[], object] = lambda: None,
 ) -> list[Profile]:
     """Run models alternately under the runtime's profiler; its files are gone afterwards.
 
-    They run for about `seconds` each, three times at least, and `most` times at most. `typical`
-    makes one time of a node's times in all runs.
+    They run for about `seconds` each, three times at least, and `most` times at most, each time
+    after a call of `before`. `typical` makes one time of a node's times in all runs.
     """
     with ScratchFolder("profile") as scratch:
         opened = [
@@ -133,6 +134,7 @@ def profile_models(
             if run > _MIN_RUNS and time.perf_counter() > end:
                 break
             for each in opened:
+                before()
                 each.run(run)
         return [each.finish(typical) for each in opened]
 

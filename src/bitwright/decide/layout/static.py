@@ -24,7 +24,14 @@ from bitwright.decide.matmul_bias import (
     enter_added_bias,
     stores_added_biases,
 )
-from bitwright.decide.ops import CONVOLUTIONS, RULES, OpRule, Skip
+from bitwright.decide.ops import (
+    CONVOLUTIONS,
+    DEFAULT_OP_TYPES,
+    PLACED_OP_TYPES,
+    RULES,
+    OpRule,
+    Skip,
+)
 from bitwright.decide.ops.conventions import conventions_of, rule_for
 from bitwright.decide.ops.residuals import find_skip_input
 from bitwright.graph import iter_values
@@ -79,7 +86,8 @@ class _Builder:
         self._keep_float = keep_float
         self._opset = model.opset_imports.get("", 1)
         self._nodes = list(model.graph.all_nodes() if recipe.enters_bodies else model.graph)
-        self._selector = Selector(self._nodes, recipe.select)
+        defaults = PLACED_OP_TYPES if recipe.is_placed_by_cost else DEFAULT_OP_TYPES
+        self._selector = Selector(self._nodes, recipe.select, defaults)
         self._unquantized = self._selector.find(
             recipe.emulate.unquantized_nodes, "unquantized_nodes"
         )

@@ -17,6 +17,7 @@ __all__ = [
     "LINEAR_OPS",
     "MATRIX_PRODUCTS",
     "OPERATORS",
+    "PLACED_OP_TYPES",
     "RULES",
     "OpRule",
     "Skip",
@@ -56,6 +57,8 @@ def takes_blocks(node: ir.Node) -> bool:
 
 
 DEFAULT_OP_TYPES = op_types(lambda op: op.quantizable and op.by_default)
+PLACED_OP_TYPES = DEFAULT_OP_TYPES | op_types(lambda op: op.has_form)
+"""Those quantized by default where integers are placed by cost."""
 LINEAR_OPS = op_types(lambda op: op.linear)
 CONVOLUTIONS = op_types(lambda op: op.linear == "convolution")
 MATRIX_PRODUCTS = op_types(lambda op: op.linear == "matrix")

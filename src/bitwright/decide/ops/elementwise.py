@@ -134,6 +134,7 @@ ELEMENTWISE_RULES = (
         is_gate=True,
         output_range=(0.0, 1.0),
         by_default=False,
+        has_form=True,
     ),
     _activation(
         "Tanh", saturates=lambda node: (-4.5, 4.5), output_range=(-1.0, 1.0), by_default=False
@@ -141,7 +142,12 @@ ELEMENTWISE_RULES = (
     _activation("Gelu", saturates=lambda node: (-4.5, math.inf), by_default=False),
     _activation("LogSoftmax", elementwise=None, quantizable=False),
     _activation("Elu", quantizable=False),
-    _activation("HardSwish", saturates=lambda node: (-3.0, math.inf), quantizable=False),
+    _activation(
+        "HardSwish",
+        saturates=lambda node: (-3.0, math.inf),
+        quantizable=False,
+        has_form=True,
+    ),
     _activation("Mish", quantizable=False),
     _activation("Softplus", quantizable=False),
     # Arithmetic of tensors that are broadcast against each other
@@ -207,6 +213,6 @@ ELEMENTWISE_RULES = (
     OpRule("GlobalMaxPool", pool=True, quantizable=False),
     OpRule("ArgMax", data=(0,), outputs=(), needs_quantized_input=True, integer_op="ArgMax"),
     OpRule("CumSum", data=(0,)),
-    OpRule("ReduceMean", data=(0,), by_default=False),
+    OpRule("ReduceMean", data=(0,), by_default=False, has_form=True),
     OpRule("LpNormalization", needs_all_inputs_quantized=True, by_default=False),
 )

@@ -57,6 +57,8 @@ class OpRule:
     """False: there is no rule to quantize it; the row only states facts."""
     by_default: bool = True
     """Quantized when the user names no op types."""
+    has_form: bool = False
+    """Written by other operators where integers are placed by cost, and quantized there."""
     data: tuple[int, ...] | None = None
     """Inputs quantized as activations; None: every float input."""
     weights: tuple[int, ...] = ()

@@ -57,6 +57,7 @@ class _Convolution(NamedTuple):
     """Whether windows are wider than a pixel, or there are pads."""
     read: int
     written: int
+    weights: int
 
     @property
     def channels(self) -> int:
@@ -107,6 +108,7 @@ def _of(node: ir.Node) -> _Convolution | None:
         slides=window > 1 or any(node.attributes.get_ints("pads", ())),
         read=sizes.read,
         written=sizes.written,
+        weights=math.prod(weight),
     )
 
 
@@ -121,7 +123,10 @@ def _up(count: int, step: int) -> int:
 def _blocks(kernel: str) -> _Count:
     """Count whole blocks of channels, which is what such a kernel computes."""
     return lambda c: Work(
-        kernel, c.places * _up(c.outputs, BLOCK) * c.inputs * c.window, c.read, c.written
+        kernel,
+        c.places * _up(c.outputs, BLOCK) * c.inputs * c.window,
+        c.read + c.weights,
+        c.written,
     )
 
 
@@ -133,7 +138,7 @@ def _columns(kernel: str, step: int = 1) -> _Count:
     return lambda c: Work(
         kernel,
         c.places * c.group * _up(c.outputs // c.group, step) * c.inputs * c.window,
-        c.places * c.inputs * c.group * c.window,
+        c.places * c.inputs * c.group * c.window + c.weights,
         c.written,
     )
 
@@ -143,7 +148,7 @@ def _dense(kernel: str) -> _Count:
     return lambda c: Work(
         kernel,
         c.places * _up(c.outputs, BLOCK) * c.inputs * c.group * c.window,
-        c.read,
+        c.read + c.weights * c.group,
         c.written,
     )
 

@@ -27,7 +27,7 @@ from bitwright.decide.placement.kernels import (
 )
 from bitwright.graph import iter_values
 from bitwright.graph.constants import is_constant
-from bitwright.plan import QuantPlan
+from bitwright.plan import NodePlan
 from bitwright.targets.costs import CostTable, Work
 
 __all__ = ["PartTimes", "Placed", "place", "time_parts"]
@@ -45,6 +45,8 @@ class Placed:
 
     times: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Node that is to be float -> its microseconds there and in integers, with the borders."""
+    integers: int = 0
+    """How many nodes run in integers."""
     float_time: float = 0.0
     """Microseconds of the whole model in float."""
     planned_time: float = 0.0
@@ -69,13 +71,19 @@ class PartTimes:
 
 
 def place(
-    model: ir.Model, plan: QuantPlan, costs: CostTable, *, preference: float
+    model: ir.Model,
+    nodes: Mapping[str, NodePlan],
+    paired: Collection[str],
+    costs: CostTable,
+    *,
+    preference: float,
 ) -> Placed | None:
-    """Return which integer nodes of a plan are to be float; None: sizes of products are unknown.
+    """Return which integer nodes are to be float; None: the sizes of products are not known.
 
-    Integers are taken where they take less than `preference` times the time of float.
+    Integers are taken where they take less than `preference` times the time of float. `paired` are
+    the activations that have integers.
     """
-    sites = _Sites(model, plan, costs)
+    sites = _Sites(model, nodes, paired, costs)
     if not sites.are_known():
         return None
     prices = [*sites.prices()]
@@ -84,25 +92,30 @@ def place(
         for price in prices
     ]
     finite = [price for price in prices if math.isfinite(price.time)]
-    chosen, planned = cheapest(wished), frozenset(sites.planned)
+    chosen = cheapest(wished)
     always = sites.always_float()
     in_float, placed = always + priced(prices, ()), always + priced(prices, chosen)
     if placed > (1 - MIN_GAIN) * in_float:
         chosen, placed = frozenset[str](), in_float
     left = [name for name in sites.planned if name not in chosen]
     return Placed(
+        integers=len(sites.planned) - len(left),
         times=dict(zip(left, _times(left, prices, chosen), strict=True)),
         float_time=in_float,
-        planned_time=always + priced(finite, planned | sites.with_forms),
+        planned_time=always + priced(finite, sites.planned),
         time=placed,
     )
 
 
 def time_parts(
-    model: ir.Model, plan: QuantPlan, costs: CostTable, parts: Sequence[Collection[str]]
+    model: ir.Model,
+    nodes: Mapping[str, NodePlan],
+    paired: Collection[str],
+    costs: CostTable,
+    parts: Sequence[Collection[str]],
 ) -> PartTimes | None:
     """Return what parts of a plan take, each by the names of its nodes; None as for `place`."""
-    sites = _Sites(model, plan, costs)
+    sites = _Sites(model, nodes, paired, costs)
     if not sites.are_known():
         return None
     owner = {name: part for part, names in enumerate(parts) for name in names}
@@ -157,18 +170,19 @@ def _times(
 class _Sites:
     """The nodes that may run in integers, and what each answer costs."""
 
-    def __init__(self, model: ir.Model, plan: QuantPlan, costs: CostTable) -> None:
-        self._plan, self._costs = plan, costs
+    def __init__(
+        self,
+        model: ir.Model,
+        nodes: Mapping[str, NodePlan],
+        paired: Collection[str],
+        costs: CostTable,
+    ) -> None:
+        self._costs, self._paired = costs, paired
         self._names = {value: name for name, value in iter_values(model)}
         self._ties = channel_ties(model.graph)
-        self._paired = {e.tensor for e in plan.tensors.values() if e.role == "activation"}
-        self._nodes = [node for node in model.graph if (node.name or "") in plan.nodes]
-        self.planned = [n.name or "" for n in self._nodes if plan.nodes[n.name or ""].quantized]
-        known = set(self.planned)
-        forms = [n for n in self._nodes if n.name not in known and self._has_form(n)]
-        self.with_forms = frozenset(node.name or "" for node in forms)
-        """Float nodes between pairs that are written in integers where both pairs stay."""
-        self._either = known | self.with_forms
+        self._nodes = [node for node in model.graph if (node.name or "") in nodes]
+        self.planned = [n.name or "" for n in self._nodes if nodes[n.name or ""].quantized]
+        self._either = frozenset(self.planned)
 
     def may_change(self, node: ir.Node) -> bool:
         """Whether a node may run in integers as well as in float."""
@@ -250,13 +264,6 @@ class _Sites:
         around += [self._side(use.node) for use in node.outputs[0].uses()]
         for other in dict.fromkeys(around):
             yield Price((node.name or "",), (other,), math.inf)
-
-    def _has_form(self, node: ir.Node) -> bool:
-        """Whether a float node between pairs has a form in integers."""
-        if self._plan.nodes[node.name or ""].quantized or integer_work(node) is None:
-            return False
-        data = [v for v in node.inputs[:1] if v is not None]
-        return all(self._names.get(value) in self._paired for value in (*data, *node.outputs))
 
     def _side(self, node: ir.Node) -> str:
         name = node.name or ""

@@ -30,7 +30,7 @@ from bitwright.jobs.improve.mixtures import (
 )
 from bitwright.jobs.improve.scorer import Runnable, Scorer
 from bitwright.jobs.opening import input_specs
-from bitwright.jobs.placing import can_be_placed, with_purpose
+from bitwright.jobs.placing import with_purpose
 from bitwright.jobs.timing import yardstick_of
 from bitwright.jobs.tuning.plans import Plans
 from bitwright.jobs.tuning.points import front_points
@@ -77,7 +77,7 @@ def tune_model(request: TuneRequest) -> TuneResult:
 def _placed(request: TuneRequest) -> TuneRequest:
     """Return the request with its purpose in the recipe, by which plans leave nodes float."""
     recipe, goal = request.recipe, request.goal
-    if goal.keep_quantized or not can_be_placed(recipe):
+    if goal.keep_quantized or not recipe.can_be_placed:
         return request
     cpu = (recipe.place.cpu or detect_cpu_class()) if goal.is_timed else None
     return replace(request, recipe=with_purpose(recipe, goal.purpose, cpu))
