@@ -30,13 +30,13 @@ def main() -> None:
     timings = measure_times(list(micro_nets()), options.seconds)
     table = make_table(timings)
     print(f"{table.cpu}: {table.processor} ({' '.join(table.flags)}), {table.versions}")
-    heads = ("kernel", "call", "macs", "read", "written", "nodes", "estimated / measured")
-    print("{:24}{:>9}{:>9}{:>9}{:>9}{:>7}   {}".format(*heads))
+    heads = ("kernel", "call", "macs", "read", "written", "uncached", "nodes")
+    print("{:24}{:>9}{:>9}{:>9}{:>9}{:>9}{:>7}  estimated / measured".format(*heads))
     ratios = agreement(table, timings)
     for name, cost in sorted(table.kernels.items()):
         found = sorted(ratios.get(name, ()))
         spread = f"{found[0]:.2f} {statistics.median(found):.2f} {found[-1]:.2f}" if found else ""
-        prices = (cost.call, cost.macs, cost.read, cost.written)
+        prices = (cost.call, cost.macs, cost.read, cost.written, cost.uncached)
         print(f"{name:24}" + "".join(f"{p:9.3g}" for p in prices) + f"{len(found):7}   {spread}")
     if options.table is not None:
         write_costs(table, options.table)

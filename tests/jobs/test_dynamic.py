@@ -111,3 +111,16 @@ def test_transformers_are_taken_as_before():
 def test_force_has_no_meaning_for_other_recipes():
     with pytest.raises(RecipeError, match="force_dynamic is for dynamic recipes, and 'int8' is st"):
         bitwright.quantize(make_cnn(), data="random", recipe="int8", force_dynamic=True)
+
+
+def test_a_model_with_recurrent_layers_is_not_refused_for_its_convolutions():
+    """How often they run is not known."""
+    constants = {"k": weight(8, 8, 9), "w": weight(1, 32, 8), "r": weight(1, 32, 8, seed=1)}
+    nodes = [
+        node("Conv", ["x", "k"], ["c"], name="conv", pads=[4, 4]),
+        node("Transpose", ["c"], ["t"], perm=[2, 0, 1]),
+        node("LSTM", ["t", "w", "r"], ["y"], name="lstm", hidden_size=8),
+    ]
+    model = build(nodes, {"x": [1, 8, 64]}, {"y": None}, constants)
+    result = bitwright.quantize(model, recipe="int8-dynamic")
+    assert result.plan.nodes["conv"].reason == SLOWER and result.plan.nodes["lstm"].quantized

@@ -142,7 +142,10 @@ def fit_costs(timings: Iterable[Timing]) -> dict[str, Cost]:
 
 
 def _fit(timings: Sequence[Timing]) -> Cost:
-    work = [(1.0, t.work.macs / 1e6, t.work.read / 1e3, t.work.written / 1e3) for t in timings]
+    work = [
+        (1.0, t.work.macs / 1e6, t.work.read / 1e3, t.work.written / 1e3, t.work.uncached / 1e3)
+        for t in timings
+    ]
     times = np.array([timing.time for timing in timings])
     weights = 1 / (times + _ROUNDING)
     prices = _solve_non_negative(np.array(work) * weights[:, None], times * weights)
@@ -152,7 +155,7 @@ def _fit(timings: Sequence[Timing]) -> Cost:
 def _solve_non_negative(
     matrix: npt.NDArray[np.float64], target: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """Return the x >= 0 with the least |matrix x - target|: of four numbers all sets are tried."""
+    """Return the x >= 0 with the least |matrix x - target|: of five numbers all sets are tried."""
     count = matrix.shape[1]
     best, least = np.zeros(count), float(target @ target)
     for size in range(1, count + 1):

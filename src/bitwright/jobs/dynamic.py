@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from bitwright.decide.layout.dynamic import lay_out_dynamic
 from bitwright.decide.ops import CONVOLUTIONS
-from bitwright.decide.ops.product_sizes import multiply_adds
+from bitwright.decide.ops.product_sizes import RECURRENT, multiply_adds
 from bitwright.errors import NothingQuantizedError
 from bitwright.graph.constants import constant_of
 from bitwright.jobs.opening import Prepared
@@ -26,7 +26,8 @@ def leave_convolutions_float(prepared: Prepared) -> Prepared:
     """Return a model with its convolutions kept float, for a dynamic recipe that names none.
 
     ONNX Runtime's ConvInteger takes 2 to 4 times the time of the float Conv. A model whose work is
-    in convolutions is refused: a static recipe makes it faster, and this one would not.
+    in convolutions is refused: a static recipe makes it faster, and this one would not. One with
+    recurrent layers that gain is not.
     """
     select = prepared.recipe.select
     named = {*(select.op_types or ()), *select.more_op_types} & CONVOLUTIONS
@@ -34,9 +35,11 @@ def leave_convolutions_float(prepared: Prepared) -> Prepared:
         return prepared
     planned = lay_out_dynamic(prepared.model, prepared.recipe).nodes
     nodes = [node for node in prepared.model.graph.all_nodes() if (node.name or "") in planned]
-    slower = [n for n in nodes if n.op_type in CONVOLUTIONS and planned[n.name or ""].quantized]
+    taken = [n for n in nodes if planned[n.name or ""].quantized]
+    slower = [n for n in taken if n.op_type in CONVOLUTIONS]
     share = _work(slower) / max(_work(nodes), 1)
-    if slower and share >= MAX_SHARE:
+    # How often a recurrent layer runs is not known.
+    if slower and share >= MAX_SHARE and not any(n.op_type in RECURRENT for n in taken):
         raise NothingQuantizedError(
             f"{share:.0%} of the model's multiply-adds are in convolutions, which ONNX Runtime "
             "computes 2 to 4 times slower than in float where ranges are measured at run time",

@@ -19,6 +19,7 @@ from bitwright.graph.quantized_ops import DEQUANTIZERS, INTEGER_OPS, QUANTIZERS
 from bitwright.recipe.sizes import AttentionSizes, ConvolutionSizes, SizeRule, SmallProducts
 
 __all__ = [
+    "RECURRENT",
     "attention_part",
     "is_first",
     "is_product",
@@ -167,8 +168,8 @@ def _below(size: int | None, least: int) -> bool:
 
 
 _ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention"})
-_RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
-_PRODUCTS = frozenset(LINEAR_OPS) | _ATTENTION | _RECURRENT
+RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+_PRODUCTS = frozenset(LINEAR_OPS) | _ATTENTION | RECURRENT
 
 
 def is_product(node: ir.Node) -> bool:
@@ -192,7 +193,7 @@ def multiply_adds(node: ir.Node, *, open_size: int | None = None) -> int | None:
         return None
     if op in _ATTENTION:
         return _attention(op, source, weight)
-    if op in _RECURRENT:
+    if op in RECURRENT:
         again = _shape(input_at(node, 2), open_size)
         if weight is None or again is None:
             return None

@@ -1,7 +1,7 @@
 """Cost tables: what each kernel of ONNX Runtime costs on a class of CPU, as measured data.
 
 A kernel's time is a line: call + macs * multiply-adds + read * elements read + written * elements
-written. `bitwright bench --costs` measures a table; placement reads one.
+written, and steeper from where these do not fit into a cache. `bitwright bench --costs` measures a table; placement reads one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from bitwright.targets.host import CPU_CLASSES, detect_cpu_class
 __all__ = ["CPU_CLASSES", "Cost", "CostTable", "Work", "read_costs", "write_costs"]
 
 _DATA = Path(__file__).parent
+
+CACHED = 400_000
+"""So many floats a core's own cache of 2 MB holds, beside weights and code."""
 
 # Whose table stands in for a class that nobody measured: the nearest instructions first.
 _NEAREST = {
@@ -49,6 +52,17 @@ class Work(NamedTuple):
     written: float = 0
     """Elements written."""
 
+    @property
+    def uncached(self) -> float:
+        """Elements beyond those that a core's own cache holds: of numbers, or four times as many
+        bytes.
+
+        >>> Work("add", read=300_000, written=150_000).uncached
+        50000
+        """
+        held = CACHED * (4 if self.kernel.startswith(("q", "byte")) else 1)
+        return max(self.read + self.written - held, 0)
+
 
 class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a kernel costs, on one thread.
@@ -65,6 +79,8 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """Microseconds per thousand elements read."""
     written: float = 0.0
     """Microseconds per thousand elements written."""
+    uncached: float = 0.0
+    """Microseconds more for a thousand of the elements that a core's own cache does not hold."""
 
     def __post_init__(self) -> None:
         if not all(0 <= price < float("inf") for price in msgspec.structs.astuple(self)):
@@ -73,6 +89,7 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     def of(self, work: Work) -> float:
         """Return the microseconds that some work takes."""
         elements = self.read * work.read + self.written * work.written
+        elements += self.uncached * work.uncached
         return self.call + self.macs * work.macs / 1e6 + elements / 1e3
 
 
