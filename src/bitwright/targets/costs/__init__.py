@@ -1,7 +1,8 @@
 """Cost tables: what each kernel of ONNX Runtime costs on a class of CPU, as measured data.
 
 A kernel's time is a line: call + macs * multiply-adds + read * elements read + written * elements
-written, and steeper from where these do not fit into a cache. `bitwright bench --costs` measures a table; placement reads one.
+written, and steeper from where these do not fit into a cache. `bitwright bench --costs` measures a
+table; placement reads one.
 """
 
 from __future__ import annotations
