@@ -18,11 +18,10 @@ OPENVINO = ("openvino==2026.4.1", "nncf==3.4.0")
 MOVED = {"Flatten", "MaxPool", "Concat", "Split", "Pad", "Reshape"}
 LEFT_FLOAT = {"Sigmoid", "Resize", "LeakyRelu", "Relu"}
 # What only NNCF quantizes, each with the reason that our plan gives, or would: a product of results
-# that are computed in float, what is before a Pad instead of behind it, attention whose factors are
-# both computed, and sums outside of products.
+# that are computed in float, attention whose factors are both computed, and sums outside of
+# products.
 ONLY_NNCF = {
     "gates": {"t", "s"},
-    "segmenter": {"x"},
     "transformer": {"q_a", "k_a", "v_a", "p", "context", "o_a", "down_a"},
 }
 # OpenVINO computes a small perceptron in one kernel, which has no precision of its own, and

@@ -206,8 +206,9 @@ OP_MODELS = {
         "Gather", ["h", "which"], constants={"which": _ints(1, 3, 5, 7)}, axis=1, out=[1, 4, 6, 6]
     ),
     "Split": _split,
+    # One that crops, too: no convolution can take it in.
     "Pad": lambda: _op(
-        "Pad", ["h", "by"], constants={"by": _ints(0, 0, 1, 1, 0, 0, 1, 1)}, out=[1, 8, 8, 8]
+        "Pad", ["h", "by"], constants={"by": _ints(0, 0, 1, 3, 0, 0, 1, -1)}, out=[1, 8, 8, 8]
     ),
     "Resize": lambda: _op(
         "Resize",

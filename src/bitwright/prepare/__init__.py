@@ -17,6 +17,7 @@ from bitwright.prepare.flatten_weights import flatten_weights
 from bitwright.prepare.fold_batch_norm import fold_batch_norm
 from bitwright.prepare.fold_constants import fold_constants
 from bitwright.prepare.fold_gemm_scalars import fold_gemm_scalars
+from bitwright.prepare.fold_pads import lowest_pads_into_pools, zero_pads_into_convolutions
 from bitwright.prepare.fold_scale_shift import fold_scale_shift
 from bitwright.prepare.fuse_gelu import fuse_gelu
 from bitwright.prepare.fuse_hard_swish import fuse_hard_swish
@@ -27,7 +28,6 @@ from bitwright.prepare.fuse_space_to_depth import fuse_space_to_depth
 from bitwright.prepare.keep_zero_pads import keep_zero_pads
 from bitwright.prepare.nearest_to_floor import nearest_to_floor
 from bitwright.prepare.norms_of_one import norms_of_one
-from bitwright.prepare.pads_into_pools import pads_into_pools
 from bitwright.prepare.pads_of_all_axes import pads_of_all_axes
 from bitwright.prepare.passes import Pass, run_passes, run_until_stable
 from bitwright.prepare.positive_indices import positive_indices
@@ -75,13 +75,14 @@ _PATTERNS = (
     Pass(fuse_gelu, "fused {} Gelu", "fuse_gelu"),
     Pass(fuse_space_to_depth, "made a SpaceToDepth of {} chain", "fuse_space_to_depth"),
     Pass(drop_pad_counts, "dropped the count of pads of {} average pool"),
-    Pass(pads_into_pools, "folded the pads of {} max pool"),
+    Pass(lowest_pads_into_pools, "folded the pads of {} max pool"),
 )
 # Each of these can open new places for the others; each removes nodes, so this ends. The hard swish
 # comes before the scales and shifts, for the same reason.
 _FOLDING = (
     _DROP_NO_OPS,
     Pass(fuse_hard_swish, "fused {} hard-swish pattern"),
+    Pass(zero_pads_into_convolutions, "folded the pads of {} convolution"),
     Pass(fold_batch_norm, "folded {} batch norm"),
     Pass(fold_scale_shift, "folded {} constant scale or shift node"),
     _FOLD_GEMM_SCALARS,
