@@ -155,3 +155,47 @@ def test_the_rank_is_found_without_shape_inference(rank, kinds):
         value.shape = None
     drop_no_ops(model)
     assert [n.op_type for n in model.graph] == kinds
+
+
+MAX = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends", "axes", "steps", "stays"),
+    [
+        ([0], [MAX], [1], [1], False),
+        ([0, 0], [2, 2**31 - 1], None, None, False),
+        ([0], [3], [-1], None, False),
+        ([0], [2], [1], None, True),
+        ([1], [MAX], [1], None, True),
+        ([-3], [MAX], [1], None, True),
+        ([0], [-1], [1], None, True),
+        ([0], [MAX], [1], [2], True),
+        ([0, 0], [2, 2], [0, 1], [1, 1], True),
+    ],
+)
+def test_a_slice_of_everything_goes(starts, ends, axes, steps, stays):
+    given = {"starts": starts, "ends": ends, "axes": axes, "steps": steps}
+    names = [name if value else "" for name, value in given.items()]
+    while not names[-1]:
+        names.pop()
+    nodes = [node("Exp", "x", to="t"), node("Slice", "t", *names, to="u"), node("Neg", "u")]
+    proto = build(nodes, [2, 3], {k: np.array(v) for k, v in given.items() if v})
+    assert_left(proto, ["Exp", "Slice", "Neg"] if stays else ["Exp", "Neg"])
+
+
+@pytest.mark.parametrize(("end", "stays"), [(2**31 - 1, False), (3, True)])
+def test_only_the_largest_end_is_behind_an_axis_of_unknown_size(end, stays):
+    nodes = [node("Exp", "x", to="t"), node("Slice", "t", "zero", "end", to="u"), node("Neg", "u")]
+    proto = build(nodes, ["n"], {"zero": np.array([0]), "end": np.array([end])})
+    model = ir.from_proto(proto)
+    assert drop_no_ops(model).changed == (not stays)
+
+
+def test_a_slice_up_to_a_computed_end_stays():
+    nodes = [
+        node("Abs", "e", to="end"), node("Exp", "x", to="t"),
+        node("Slice", "t", "zero", "end", to="u"), node("Neg", "u"),
+    ]  # fmt: skip
+    proto = build(nodes, [3], {"zero": np.array([0]), "e": np.array([2])})
+    assert_left(proto, ["Abs", "Exp", "Slice", "Neg"])

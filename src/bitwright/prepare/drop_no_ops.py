@@ -1,12 +1,13 @@
-"""Drop nodes that return what they read: x * 1, x / 1, x + 0, x - 0, x ** 1 and Identity."""
+"""Drop nodes that return what they read: x * 1, x / 1, x + 0, x - 0, x ** 1, x[:] and Identity."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
 from bitwright.decide.ops import OPERATORS
-from bitwright.graph.constants import constant_tensor
+from bitwright.graph.constants import constant_of, constant_tensor, input_at, is_constant
 from bitwright.graph.editing import remove_nodes, replace_value
+from bitwright.graph.shapes import sizes_of
 from bitwright.prepare.matching import least_rank
 from bitwright.prepare.passes import Scope, rewrites
 
@@ -14,8 +15,11 @@ __all__ = ["drop_no_ops"]
 
 _NEUTRAL = {op.op_type: op.neutral for op in OPERATORS.values() if op.neutral is not None}
 
+_LONGEST = 2**31 - 1
+"""The end of a Slice that goes to the end of an axis of any size; some write that of int64."""
 
-@rewrites("Identity", *_NEUTRAL, since=7)
+
+@rewrites("Identity", "Slice", *_NEUTRAL, since=7)
 def drop_no_ops(node: ir.Node, names: Scope) -> bool:
     """Drop every node whose output is its input.
 
@@ -42,6 +46,8 @@ def _unchanged(node: ir.Node) -> ir.Value | None:
     """Return the input that a node returns as it is."""
     if node.op_type == "Identity":
         return node.inputs[0]
+    if node.op_type == "Slice":
+        return node.inputs[0] if _takes_everything(node) else None
     neutral, places = _NEUTRAL[node.op_type]
     for index in places:
         constant, value = node.inputs[index], node.inputs[1 - index]
@@ -51,3 +57,17 @@ def _unchanged(node: ir.Node) -> ir.Value | None:
         if tensor.numpy().reshape(-1)[0] == neutral:
             return value
     return None
+
+
+def _takes_everything(node: ir.Node) -> bool:
+    """Return whether a Slice begins at the front of each axis and ends behind its last place."""
+    given = [input_at(node, index) for index in range(1, 5)]
+    if not all(value is None or is_constant(value) for value in given):
+        return False
+    starts, ends, axes, steps = map(constant_of, given)
+    if starts is None or ends is None or starts.any() or (steps is not None and (steps != 1).any()):
+        return False
+    sizes = sizes_of(node.inputs[0])
+    places = range(ends.size) if axes is None else axes
+    behind = [_LONGEST if sizes is None else sizes[axis] or _LONGEST for axis in places]
+    return bool((ends >= behind).all())
