@@ -46,6 +46,15 @@ def test_what_somebody_needs_as_it_is_fixes_the_parts(last):
     assert [ties.size(values[name]) for name in "abc"] == [18, 30, 48]
 
 
+def test_a_sum_of_two_concats_fixes_the_parts_of_both():
+    """Their zeros could stand in different places."""
+    body = "a = Conv(x, w) b = Conv(x, v) c = Concat<axis=1>(a, b) d = Conv(x, v) e = Conv(x, w)"
+    ties, values = ties_of(f"{body} f = Concat<axis=1>(d, e) h = Add(c, f) y = Conv(h, u)")
+    sizes = {name: ties.size(values[name]) for name in "abcdefh"}
+    assert sizes == {"a": 18, "b": 30, "c": 48, "d": 30, "e": 18, "f": 48, "h": 48}
+    assert not [*ties.padded()]
+
+
 def test_one_reader_that_works_otherwise_is_enough():
     ties, values = ties_of("a = Conv(x, w) b = Conv(a, t) y = ReduceMax(a)")
     assert ties.size(values["a"]) == 18

@@ -119,7 +119,7 @@ def test_the_runtime_joins_padded_channels_as_integers(seed):
 
 
 @pytest.mark.parametrize(
-    "case", ["output", "float", "concat", "joined", "sums", "grouped", "constant", "spatial"]
+    "case", ["output", "float", "concat", "joined", "sums", "all", "grouped", "constant", "spatial"]
 )
 def test_channels_that_somebody_needs_as_they_are_stay(case):
     net = IntegerNet()
@@ -137,6 +137,11 @@ def test_channels_that_somebody_needs_as_they_are_stay(case):
     elif case == "sums":  # of channels with zeros in different places
         other = net.conv(wide, 30, 10)
         sums = [net.op("Concat", parts, axis=1) for parts in ([wide, other], [other, wide])]
+        outputs.append(net.conv(net.op("Add", sums), 40, 16))
+    elif case == "all":  # each Concat has parts of its own, as in GhostNet
+        ends = [net.conv(wide, 30, 10), net.conv(wide, 30, 18)]
+        sums = [net.op("Concat", [wide, ends[0]], axis=1)]
+        sums.append(net.op("Concat", [ends[1], net.conv(ends[1], 18, 22)], axis=1))
         outputs.append(net.conv(net.op("Add", sums), 40, 16))
     elif case == "grouped":
         outputs.append(net.conv(wide, 30, 1024, 3, group=2))

@@ -64,7 +64,7 @@ class _Group:
     is_fixed: bool = False
     """Whether somebody reads or writes them who needs the channels as they are."""
     parts: list[ir.Value] = field(default_factory=list)
-    """What the Concat reads that writes one of them."""
+    """What the Concat reads that writes one of them; all of what several read, if it is fixed."""
 
     @property
     def padded(self) -> int:
@@ -112,7 +112,7 @@ class ChannelTies:
     def layout(self, value: ir.Value) -> Layout:
         """Return where the channels of a tensor are to be."""
         group = self._of(value)
-        if not group.parts:
+        if group.is_fixed or not group.parts:
             return Layout(group.padded, np.arange(group.channels))
         layouts = [self.layout(part) for part in group.parts]
         starts = accumulate((layout.size for layout in layouts), initial=0)
@@ -175,7 +175,7 @@ class ChannelTies:
             first.channels = max(first.channels, other.channels)
             first.depthwise |= other.depthwise
             first.is_fixed |= other.is_fixed or bool(first.parts and other.parts)
-            first.parts = first.parts or other.parts
+            first.parts = [*first.parts, *other.parts]
             for value in other.values:
                 self._groups[value] = first
 
