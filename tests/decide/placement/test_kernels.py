@@ -13,6 +13,7 @@ from bitwright.decide.placement.kernels import (
     dequantize_work,
     float_host,
     float_work,
+    hosted_work,
     integer_host,
     integer_work,
     quantize_work,
@@ -148,6 +149,9 @@ def test_float_hosts_are_what_the_runtime_fuses(tmp_path, body, host):
     found = float_host(node)
     assert (None if found is None else found.op_type) == host
     assert float_work(node).kernel != "fused"  # where its host is not float
+    # Beside a float host, an activation that is more than bounds is a pass over its elements.
+    hosted, passes = hosted_work(node), node.op_type in ("HardSwish", "LeakyRelu")
+    assert hosted.calls == 0 and (hosted.kernel == "fused") == (not passes or host is None)
     ops = [op for _, op in optimized_ops(model, tmp_path)]
     if "ReorderInput" in ops:  # a machine with blocks of channels
         assert (node.op_type not in ops) == (host is not None)

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 
+import msgspec
 import numpy as np
 import pytest
 from support.models import build, constants_of, make_samples, node, normal, ops, weight
@@ -94,6 +95,31 @@ def test_a_gain_within_the_error_of_estimates_is_none(chain):
     clear = same | {name: 100.0 * (1 - 3 * MIN_GAIN) for name in same if name.startswith("q")}
     placed = place(model, plan.nodes, paired(plan), planted(**clear), preference=1.0)
     assert placed is not None and placed.time < (1 - MIN_GAIN) * placed.float_time
+
+
+@pytest.mark.parametrize(("activation", "counted"), [("Relu", False), ("HardSwish", True)])
+@pytest.mark.parametrize("action", ["quantize", "float"])
+def test_what_a_float_convolution_does_as_well_costs_its_elements(activation, counted, action):
+    """Whether it may run in integers, or is float whatever becomes of the others."""
+    weights = {name: np.ones((16, 16, 1, 1), np.float32) for name in ("w", "v")}
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="first"),
+        node(activation, ["c"], ["a"], name="activation"),
+        node("Conv", ["a", "v"], ["y"], name="last"),
+    ]
+    model = build(nodes, {"x": [1, 16, 8, 8]}, {"y": [1, 16, 8, 8]}, weights)
+    plan = bitwright.make_plan(model, data=make_samples(model), recipe={"base": "int8"})
+    decided = msgspec.structs.replace(plan.nodes["activation"], action=action)
+    nodes = {**plan.nodes, "activation": decided}
+    opened = open_model(model, Recipe()).model
+    times = []
+    for read in (0.0, 8.0):
+        table = planted()
+        slow = {name: Cost(call=5.0, read=read) for name in ("activation_cheap", "activation_dear")}
+        table = msgspec.structs.replace(table, kernels=table.kernels | slow)
+        times.append(place(opened, nodes, paired(plan), table, preference=1.0).float_time)
+    assert times[0] == 2.0  # no call of its own
+    assert times[1] == 2.0 + (8.192 if counted else 0)
 
 
 def test_a_pool_is_in_integers_only_with_its_neighbours(chain):

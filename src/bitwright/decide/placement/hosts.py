@@ -10,6 +10,7 @@ from bitwright.decide.placement.shapes import Shape, is_stored, shape_of
 from bitwright.graph.constants import is_private
 
 __all__ = [
+    "PASSES",
     "float_host",
     "in_blocks",
     "integer_host",
@@ -22,6 +23,8 @@ __all__ = [
 _OF_CONV = frozenset("Relu Clip Sigmoid Tanh LeakyRelu HardSigmoid HardSwish".split())
 _OF_GEMM = frozenset("Relu LeakyRelu Sigmoid Tanh".split())
 _CLIPS = frozenset({"Relu", "Clip"})
+PASSES = _OF_CONV - _CLIPS
+"""Activations that their host computes in a pass of its own."""
 _SUMS = frozenset({"Add", "Sum"})
 _GATES = frozenset({"Sigmoid", "HardSigmoid"})
 _POOLS = frozenset("MaxPool AveragePool GlobalAveragePool GlobalMaxPool".split())

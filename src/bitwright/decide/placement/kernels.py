@@ -21,6 +21,7 @@ from bitwright.decide.placement.convolutions import (
     transposed_convolution,
 )
 from bitwright.decide.placement.hosts import (
+    PASSES,
     float_host,
     in_blocks,
     integer_host,
@@ -39,6 +40,7 @@ __all__ = [
     "dequantize_work",
     "float_host",
     "float_work",
+    "hosted_work",
     "integer_host",
     "integer_work",
     "quantize_work",
@@ -73,7 +75,7 @@ too."""
 def float_work(node: ir.Node) -> Work | None:
     """Return the kernel of a node in the prepared float model; None: shapes are not known.
 
-    A node that has a `float_host` takes this where the host is not float, and nothing where it is.
+    A node that has a `float_host` takes this where the host is not float, else its `hosted_work`.
 
     >>> x, y = (ir.val(name, shape=[1, 64, 28, 28]) for name in "xy")
     >>> float_work(ir.node("Sigmoid", [x], outputs=[y])).kernel
@@ -95,14 +97,30 @@ def float_work(node: ir.Node) -> Work | None:
     return Work(kernel, 0, *sizes)
 
 
+def hosted_work(node: ir.Node) -> Work | None:
+    """Return what a node adds to its `float_host`, where both are float.
+
+    Bounds, sums and gates cost nothing there. All other activations are a pass of their own over
+    what the kernel has just written (MlasActivation, core/mlas/lib/activate.cpp).
+
+    >>> x, y, z = (ir.val(name, shape=[1, 64, 28, 28]) for name in "xyz")
+    >>> hosted_work(ir.node("Relu", [x], outputs=[y])).kernel
+    'fused'
+    >>> hosted_work(ir.node("HardSwish", [x], outputs=[z])).calls
+    0
+    """
+    work = float_work(node) if node.op_type in PASSES else _FUSED
+    return None if work is None else work._replace(calls=0)
+
+
 def integer_work(node: ir.Node, ties: ChannelTies | None = None) -> Work | None:
     """Return the cheapest exact integer kernel of a node; None: it can only run in float.
 
     `ties` are the model's `channel_ties`: without them no channels are padded.
 
     >>> x, y, z = (ir.val(name, shape=[1, 64, 28, 28]) for name in "xyz")
-    >>> integer_work(ir.node("Add", [x, x], outputs=[y]))
-    Work(kernel='qadd', macs=0, read=100352, written=50176)
+    >>> integer_work(ir.node("Add", [x, x], outputs=[y])).kernel
+    'qadd'
     >>> integer_work(ir.node("Erf", [x], outputs=[z])) is None
     True
     """

@@ -21,6 +21,7 @@ from bitwright.decide.placement.kernels import (
     dequantize_work,
     float_host,
     float_work,
+    hosted_work,
     integer_host,
     integer_work,
     quantize_work,
@@ -196,9 +197,9 @@ class _Sites:
     def always_float(self) -> float:
         """Return what the nodes take that are float wherever all others run."""
         return sum(
-            self._time(float_work(node))
+            self._time((float_work if self._host(node, float_host) is None else hosted_work)(node))
             for node in self._nodes
-            if node.name not in self._either and self._host(node, float_host) is None
+            if node.name not in self._either
         )
 
     def prices(self) -> Iterable[Price]:
@@ -218,9 +219,11 @@ class _Sites:
         side, host = self._side(node), self._host(node, float_host)
         in_float = self._time(float_work(node))
         if host is not None:  # its kernel does this as well, if it is float
+            hosted = self._time(hosted_work(node))
             if host != FLOAT:
-                yield Price((host,), (side,), in_float)
-        elif side != FLOAT:
+                yield Price((host,), (side,), in_float - hosted)
+            in_float = hosted
+        if side != FLOAT:
             yield Price((INTEGERS,), (side,), in_float)
         if side == FLOAT:
             return

@@ -52,6 +52,8 @@ class Work(NamedTuple):
     """Elements read of activations."""
     written: float = 0
     """Elements written."""
+    calls: int = 1
+    """0: another kernel does this as well, with what it has just written."""
 
     @property
     def uncached(self) -> float:
@@ -62,7 +64,7 @@ class Work(NamedTuple):
         50000
         """
         held = CACHED * (4 if self.kernel.startswith(("q", "byte")) else 1)
-        return max(self.read + self.written - held, 0)
+        return max(self.read + self.written - held, 0) * self.calls
 
 
 class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -91,7 +93,7 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         """Return the microseconds that some work takes."""
         elements = self.read * work.read + self.written * work.written
         elements += self.uncached * work.uncached
-        return self.call + self.macs * work.macs / 1e6 + elements / 1e3
+        return self.call * work.calls + self.macs * work.macs / 1e6 + elements / 1e3
 
 
 class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
