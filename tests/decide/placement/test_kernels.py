@@ -208,6 +208,20 @@ def test_other_operators_have_the_kernel_of_their_class(body, float_, integer):
     assert {float_, integer} <= {*KERNELS, None}
 
 
+@pytest.mark.parametrize(("source", "passes"), [("c", 3), ("x", 1)])
+def test_blocks_are_taken_apart_to_scale_their_channels(tmp_path, source, passes):
+    """The result of a Conv is in blocks, the model's input is not."""
+    body = f"c = Conv(x, w) g = GlobalAveragePool(c) d = Mul({source}, g) y = Conv(d, w)"
+    model = model_of(BODY.format(body), w=(16, 16, 1, 1))
+    work = float_work(next(node for node in model.graph if node.op_type == "Mul"))
+    ops = [op for _, op in optimized_ops(model, tmp_path)]
+    assert work.kernel == "multiply_channels"
+    assert work.read - 16 == passes * work.written == passes * 1024
+    if "ReorderInput" in ops:  # else a machine without blocks
+        assert ops.count("ReorderInput") == 2  # of x and d
+        assert ops.count("ReorderOutput") == 2 + (passes == 3)  # of g and y; of c
+
+
 @pytest.mark.parametrize(("keeps", "shape"), [(0, "?,?"), (1, "?,?,?,?")])
 def test_a_mean_over_an_image_is_a_global_pool(keeps, shape):
     body = f"a = Constant<value_ints=[2,3]>() y = ReduceMean<keepdims={keeps}>(x, a)"

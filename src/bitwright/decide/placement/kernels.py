@@ -90,6 +90,10 @@ def float_work(node: ir.Node) -> Work | None:
     if op in ("MaxPool", "AveragePool"):
         sizes = _windows(node, sizes)
     kernel = _choose(_FLOAT_KERNELS.get(op), node)
+    if kernel == "multiply_channels":
+        image = max(node.inputs, key=lambda value: count_elements([shape_of(value)]))
+        # No kernel scales the channels of blocks: they are taken apart, and put together again.
+        sizes = Sizes(sizes.read + 2 * sizes.written * in_blocks(image), sizes.written)
     if kernel is None:
         rule = OPERATORS.get(op)
         cheap = rule is not None and rule.elementwise == "unary"
