@@ -142,10 +142,8 @@ def fit_costs(timings: Iterable[Timing]) -> dict[str, Cost]:
 
 
 def _fit(timings: Sequence[Timing]) -> Cost:
-    work = [
-        (1.0, t.work.macs / 1e6, t.work.read / 1e3, t.work.written / 1e3, t.work.uncached / 1e3)
-        for t in timings
-    ]
+    units = np.array([1, 1e6, 1e3, 1e3, 1e3, 1e3])
+    work = [(1, w.macs, w.read, w.written, w.uncached, w.weights) / units for w, _ in timings]
     times = np.array([timing.time for timing in timings])
     weights = 1 / (times + _ROUNDING)
     prices = _solve_non_negative(np.array(work) * weights[:, None], times * weights)
@@ -155,7 +153,7 @@ def _fit(timings: Sequence[Timing]) -> Cost:
 def _solve_non_negative(
     matrix: npt.NDArray[np.float64], target: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """Return the x >= 0 with the least |matrix x - target|: of five numbers all sets are tried."""
+    """Return the x >= 0 with the least |matrix x - target|: of six numbers all sets are tried."""
     count = matrix.shape[1]
     best, least = np.zeros(count), float(target @ target)
     for size in range(1, count + 1):

@@ -232,7 +232,7 @@ def _convolutions() -> Iterator[_Net]:
     for c, window, size, stride in ((32, 3, 56, 1), (96, 3, 28, 2), (240, 5, 14, 1), (96, 3, 14, 1),
                                     (480, 3, 7, 1), (960, 3, 7, 1), (64, 5, 28, 1), (96, 3, 112, 2),
                                     (144, 3, 56, 1), (32, 3, 112, 1), (96, 5, 56, 1),
-                                    (144, 3, 1, 1)):  # fmt: skip
+                                    (144, 3, 1, 1), (576, 5, 7, 1)):  # fmt: skip
         yield _convolution((c, c, window, c, size, stride))
     for c, window, size in ((24, 3, 28), (72, 3, 28), (120, 5, 14), (40, 3, 56), (72, 5, 14)):
         yield _convolution((c, c, window, c, size, 1), alone=True)

@@ -178,7 +178,11 @@ _INTEGER: tuple[_Row, ...] = (
 
 def float_convolution(node: ir.Node) -> Work | None:
     """Return the work of a Conv in the prepared float model; None: shapes are not known."""
-    return _first(_FLOAT, _of(node))
+    conv = _of(node)
+    work = _first(_FLOAT, conv)
+    if work is None or conv is None or conv.places == 1:
+        return work
+    return work._replace(weights=conv.weights)
 
 
 def integer_convolution(node: ir.Node, ties: ChannelTies | None = None) -> Work | None:

@@ -54,6 +54,8 @@ class Work(NamedTuple):
     """Elements written."""
     calls: int = 1
     """0: another kernel does this as well, with what it has just written."""
+    weights: float = 0
+    """Weights of a float convolution of more than a pixel; they count as read, too."""
 
     @property
     def uncached(self) -> float:
@@ -84,6 +86,9 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """Microseconds per thousand elements written."""
     uncached: float = 0.0
     """Microseconds more for a thousand of the elements that a core's own cache does not hold."""
+    weights: float = 0.0
+    """Microseconds more per thousand weights: wasm starts anew for each channel of a depthwise
+    convolution."""
 
     def __post_init__(self) -> None:
         if not all(0 <= price < float("inf") for price in msgspec.structs.astuple(self)):
@@ -92,7 +97,7 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     def of(self, work: Work) -> float:
         """Return the microseconds that some work takes."""
         elements = self.read * work.read + self.written * work.written
-        elements += self.uncached * work.uncached
+        elements += self.uncached * work.uncached + self.weights * work.weights
         return self.call * work.calls + self.macs * work.macs / 1e6 + elements / 1e3
 
 
