@@ -433,7 +433,8 @@ def test_external_data_is_written_on_request_and_runs(tmp_path):
     model = make_cnn(channels=32)
     out = tmp_path / "q.onnx"
     samples = make_samples(model)
-    bitwright.quantize(model, out, data=samples, external_data=True, holdout=False)
+    options = {"purpose": "size", "external_data": True, "holdout": False}
+    bitwright.quantize(model, out, data=samples, **options)
     assert (tmp_path / "q.onnx.data").stat().st_size == 32 * 32 * 9
     assert quality(model, onnx.load(out), samples) > 30
 

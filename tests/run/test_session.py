@@ -42,7 +42,8 @@ def test_every_kind_of_model_opens_and_gives_the_same(builders, tmp_path):
 @pytest.mark.skipif(sys.platform == "win32", reason="the runtime cannot write to its null device")
 def test_a_graph_with_many_initializers_opens_otherwise_and_gives_the_same(monkeypatch):
     demo = load_demo()
-    result = quantize(demo.model_path, data=demo.calibration[:8], progress=False)
+    data = demo.calibration[:8]
+    result = quantize(demo.model_path, data=data, purpose="size", progress=False)
     feeds = {"image": demo.calibration[:4]}
     expected = run_session(open_session(result.model), feeds)
     monkeypatch.setattr(sessions, "MANY_INITIALIZERS", 1)

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.errors import TargetError
-from bitwright.jobs.placing import with_standard_purpose
 from bitwright.recipe import Recipe, named_recipe, read_recipe
-from bitwright.recipe.host import keep_signed
+from bitwright.recipe.host import keep_signed, with_standard_purpose
 from bitwright.support.arguments import check_arguments
 from bitwright.targets import find_target
 from bitwright.targets.host import on_host

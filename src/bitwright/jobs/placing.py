@@ -21,9 +21,7 @@ from bitwright.plan import NodePlan, QuantPlan
 from bitwright.prepare.fold_constants import fold_constants
 from bitwright.recipe import Purpose, Recipe
 from bitwright.support.logs import logged
-from bitwright.targets import find_target
 from bitwright.targets.costs import CostTable, read_costs
-from bitwright.targets.host import CLASSES
 
 __all__ = [
     "SLOWER",
@@ -32,7 +30,6 @@ __all__ = [
     "plan_all_float",
     "stays_float",
     "with_purpose",
-    "with_standard_purpose",
 ]
 
 SLOWER = "in integers the model would be slower"
@@ -69,25 +66,6 @@ def with_purpose(recipe: Recipe, purpose: Purpose | None, cpu: str | None) -> Re
     return recipe.replace(place=changes) if changes else recipe
 
 
-def with_standard_purpose(recipe: Recipe, target: str | None) -> Recipe:
-    """Return the recipe that a target has of its own, with integers unless they cost time.
-
-    That is for CPUs of one class; on hardware of which no costs are known integers are taken
-    wherever it takes them.
-
-    >>> with_standard_purpose(Recipe(), "x86-vnni").place.purpose
-    'balanced'
-    >>> with_standard_purpose(Recipe(), "cpu-any").place.purpose
-    'size'
-    """
-    hardware = find_target("cpu" if target is None else target)
-    classes = [CLASSES[kind] for kind in hardware.cpus]
-    if not recipe.can_be_placed or not (hardware.host or len(classes) == 1):
-        return recipe
-    cpu = recipe.place.cpu if hardware.host else classes[0]
-    return recipe.replace(place={"purpose": "balanced", "cpu": cpu})
-
-
 def stays_float(prepared: Prepared, calibration: Calibration) -> bool:
     """Return whether a model is fastest in float, so that there is nothing to try out."""
     if not prepared.recipe.is_placed_by_cost:
@@ -101,14 +79,21 @@ def plan_all_float(
 ) -> QuantPlan | None:
     """Return the plan of a model that is fastest in float, which needs no calibration; else None.
 
-    Without data a model is refused as ever: none is calibrated only because it need not be.
+    Without data a model is refused as ever, and sketches that are asked for are made.
     """
-    recipe = prepared.recipe
-    if not recipe.is_placed_by_cost or calibration.data is None or not layout.entries:
+    wanted = calibration.data is None or calibration.sketches is not None
+    if not prepared.recipe.is_placed_by_cost or wanted:
         return None
+    samples = () if _is_sized(prepared) else take_samples(prepared, calibration, 1)
+    return _all_float(prepared, layout, samples)
+
+
+def _all_float(prepared: Prepared, layout: Layout, samples: Sequence[Sample]) -> QuantPlan | None:
+    if not layout.entries:
+        return None
+    recipe = prepared.recipe
     costs = read_costs(recipe.place.cpu)
     paired = {entry.name for entry in layout.entries.values() if entry.role == "activation"}
-    samples = () if _is_sized(prepared) else take_samples(prepared, calibration, 1)
     placed = _place(prepared, layout.nodes, paired, costs, samples)
     if placed is None or placed.integers:
         return None
@@ -127,7 +112,9 @@ def plan_all_float(
 
 
 @logged("place by cost")
-def place_by_cost(prepared: Prepared, plan: QuantPlan, samples: Sequence[Sample]) -> QuantPlan:
+def place_by_cost(
+    prepared: Prepared, layout: Layout, plan: QuantPlan, samples: Sequence[Sample]
+) -> QuantPlan:
     """Return a plan with its nodes in float where that is faster, by the costs of its recipe.
 
     Sizes that inputs leave open are those of the first of the samples.
@@ -139,6 +126,8 @@ def place_by_cost(prepared: Prepared, plan: QuantPlan, samples: Sequence[Sample]
     placed = _place(prepared, plan.nodes, _pairs(plan), costs, samples)
     if placed is None:
         return plan.with_notes([_UNKNOWN])
+    if not placed.integers and (found := _all_float(prepared, layout, samples)) is not None:
+        return found  # the same as where nothing was calibrated
     plan = leave_float(prepared.model, plan, dict.fromkeys(placed.times, SLOWER))
     return _with_times(plan, costs, placed)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bitwright.numerics.types import INT8
 from bitwright.recipe.value import Recipe
 from bitwright.targets import find_target
-from bitwright.targets.host import detect_cpu, on_host
+from bitwright.targets.host import CLASSES, detect_cpu, on_host
 
-__all__ = ["is_of_host", "keep_signed", "settle_for_host", "writes_signed"]
+__all__ = ["is_of_host", "keep_signed", "settle_for_host", "with_standard_purpose", "writes_signed"]
 
 
 def is_of_host(target: str) -> bool:
@@ -46,3 +46,22 @@ def writes_signed(recipe: Recipe) -> bool:
         and recipe.activation == INT8
         and not recipe.output_format.vendor_ops
     )
+
+
+def with_standard_purpose(recipe: Recipe, target: str | None) -> Recipe:
+    """Return the recipe that a target has of its own, with integers unless they cost time.
+
+    That is for CPUs of one class; on hardware of which no costs are known integers are taken
+    wherever it takes them.
+
+    >>> with_standard_purpose(Recipe(), "x86-vnni").place.purpose
+    'balanced'
+    >>> with_standard_purpose(Recipe(), "cpu-any").place.purpose
+    'size'
+    """
+    hardware = find_target("cpu" if target is None else target)
+    classes = [CLASSES[kind] for kind in hardware.cpus]
+    if not recipe.can_be_placed or not (hardware.host or len(classes) == 1):
+        return recipe
+    cpu = recipe.place.cpu if hardware.host else classes[0]
+    return recipe.replace(place={"purpose": "balanced", "cpu": cpu})

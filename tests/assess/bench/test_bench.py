@@ -153,7 +153,7 @@ def test_too_few_rounds_tell_no_ratio():
 
 def test_a_float_model_runs_as_it_is_prepared(clock):
     demo = bitwright.load_demo()
-    quantized = bitwright.quantize(demo.model_path, recipe="int8-dynamic").model
+    quantized = bitwright.quantize(demo.model_path, recipe="int8-dynamic", force_dynamic=True).model
     options = {"runs": 2, "profile": False, "progress": False}
     for given, prepared in (
         ([demo.model_path, quantized], True),

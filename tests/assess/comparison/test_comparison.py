@@ -29,7 +29,11 @@ def quantized_cnn(**recipe):
     model = make_cnn()
     samples = make_samples(model, 5)
     result = bitwright.quantize(
-        model, data=samples, recipe={"base": "int8", **recipe}, holdout=False
+        model,
+        data=samples,
+        recipe={"base": "int8", **recipe},
+        holdout=False,
+        force_dynamic=recipe.get("base") == "int8-dynamic",
     )
     return model, result, samples
 
@@ -216,7 +220,7 @@ def test_three_products_of_one_input_are_told_apart_by_their_weights():
 def test_a_model_that_is_quantized_at_run_time_is_compared():
     model = make_cnn()
     samples = make_samples(model, 2)
-    result = bitwright.quantize(model, recipe="int8-dynamic")
+    result = bitwright.quantize(model, recipe="int8-dynamic", force_dynamic=True)
     found = bitwright.compare(model, result.model, data=samples)
     rows = {row.name: row for row in found.nodes}
     assert rows["conv2"].action == "quantized" and rows["pool1"].action == "float"

@@ -35,7 +35,9 @@ def test_units_that_are_all_float_take_what_the_float_model_takes(made):
     variants, _, found, sample = made
     prepared, plan = variants.prepared, variants.plan
     times = estimate_times(prepared, plan, found.units, [sample])
-    whole = place(prepared.model, plan, read_costs(plan.recipe.place.cpu), preference=1.0)
+    paired = {entry.tensor for entry in plan.tensors.values() if entry.role == "activation"}
+    table = read_costs(plan.recipe.place.cpu)
+    whole = place(prepared.model, plan.nodes, paired, table, preference=1.0)
     for state, wanted in (("float", whole.float_time), ("int8", whole.planned_time)):
         assert set(times.costs[state]) == {unit.node for unit in found.units}
         assert times.fixed + sum(times.costs[state].values()) == pytest.approx(wanted)

@@ -21,6 +21,7 @@ from bitwright.jobs import static
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.tuning import costs, job, mixtures, plans, purposes, units
 from bitwright.jobs.tuning.goal import Goal
+from bitwright.targets.host import detect_cpu_class
 
 UNEVEN = Path(__file__).parents[2] / "fixtures" / "uneven_digits.onnx"
 
@@ -61,7 +62,8 @@ def of_units(in_integers, in_float):
 @pytest.fixture
 def unplaced(monkeypatch):
     """Plans with all in integers that can be, whatever that costs."""
-    monkeypatch.setattr(static, "place_by_cost", lambda prepared, plan, samples: plan)
+    monkeypatch.setattr(static, "place_by_cost", lambda prepared, layout, plan, samples: plan)
+    monkeypatch.setattr(static, "plan_all_float", lambda *_: None)
 
 
 class Counting:
@@ -475,14 +477,15 @@ def test_plans_are_placed_by_the_purpose(monkeypatch):
         for purpose in ("speed", "balanced", "size")
     ]
     assert [one.purpose for one in placed] == ["speed", "balanced", "size"]
-    assert [one.cpu for one in placed] == ["x86-vnni", "x86-vnni", None]
+    assert [one.cpu for one in placed] == [detect_cpu_class(), detect_cpu_class(), None]
 
 
 def test_a_plan_that_is_float_by_its_costs_is_float(monkeypatch):
-    def leave_all(prepared, plan, samples):
+    def leave_all(prepared, layout, plan, samples):
         return leave_float(prepared.model, plan, dict.fromkeys(plan.nodes, "too slow"))
 
     monkeypatch.setattr(static, "place_by_cost", leave_all)
+    monkeypatch.setattr(static, "plan_all_float", lambda *_: None)
     result = tuned(bitwright.load_demo().model_path, purpose="speed")
     assert result.is_float and not result.met and result.evaluations == 0
 
