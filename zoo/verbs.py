@@ -48,7 +48,8 @@ def _quantizing(
         result = bitwright.quantize(
             case.path, path, data=data, recipe=recipe, progress=False, **options
         )
-        if not result.quantized:
+        placed = any(note.startswith("placed by the costs") for note in result.plan.notes)
+        if not result.quantized and not placed:
             raise Broken("a silent no-op: nothing was quantized, and no error said so")
         return _judge(case, path, bar)
 
@@ -103,7 +104,11 @@ def _static(case: Case, folder: Path) -> tuple[Path, bitwright.Result]:
     result = _results.get(case.path)
     if result is None:
         result = bitwright.quantize(
-            case.path, path, data=case.calibration[:CALIBRATION], progress=False
+            case.path,
+            path,
+            data=case.calibration[:CALIBRATION],
+            purpose="size",
+            progress=False,
         )
         _results.clear()
         _results[case.path] = result
