@@ -48,7 +48,7 @@ def _quantizing(
         result = bitwright.quantize(
             case.path, path, data=data, recipe=recipe, progress=False, **options
         )
-        placed = any(note.startswith("placed by the costs") for note in result.plan.notes)
+        placed = any(node.times is not None for node in result.plan.nodes.values())
         if not result.quantized and not placed:
             raise Broken("a silent no-op: nothing was quantized, and no error said so")
         return _judge(case, path, bar)

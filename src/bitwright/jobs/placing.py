@@ -28,7 +28,6 @@ __all__ = [
     "estimate_parts",
     "place_by_cost",
     "plan_all_float",
-    "stays_float",
     "with_purpose",
 ]
 
@@ -66,25 +65,20 @@ def with_purpose(recipe: Recipe, purpose: Purpose | None, cpu: str | None) -> Re
     return recipe.replace(place=changes) if changes else recipe
 
 
-def stays_float(prepared: Prepared, calibration: Calibration) -> bool:
-    """Return whether a model is fastest in float, so that there is nothing to try out."""
-    if not prepared.recipe.is_placed_by_cost:
-        return False
-    layout = lay_out(prepared.model, prepared.recipe, keep_float=prepared.keep_float)
-    return plan_all_float(prepared, layout, calibration) is not None
-
-
 def plan_all_float(
-    prepared: Prepared, layout: Layout, calibration: Calibration
+    prepared: Prepared, calibration: Calibration, layout: Layout | None = None
 ) -> QuantPlan | None:
     """Return the plan of a model that is fastest in float, which needs no calibration; else None.
 
+    `layout` is that of the model, where it is known already.
     Without data a model is refused as ever, and sketches that are asked for are made.
     """
     wanted = calibration.data is None or calibration.sketches is not None
     if not prepared.recipe.is_placed_by_cost or wanted:
         return None
     samples = () if _is_sized(prepared) else take_samples(prepared, calibration, 1)
+    if layout is None:
+        layout = lay_out(prepared.model, prepared.recipe, keep_float=prepared.keep_float)
     return _all_float(prepared, layout, samples)
 
 

@@ -17,7 +17,7 @@ from bitwright.jobs.decision_log import log_decisions
 from bitwright.jobs.dynamic import leave_convolutions_float
 from bitwright.jobs.modes import mode_of
 from bitwright.jobs.opening import Prepared, open_model
-from bitwright.jobs.placing import stays_float
+from bitwright.jobs.placing import plan_all_float
 from bitwright.jobs.result import Result
 from bitwright.jobs.timing import time_result
 from bitwright.plan import QuantPlan
@@ -116,7 +116,7 @@ def plan_request(request: QuantizeRequest) -> QuantPlan:
     calibration, effort = request.calibration, request.chosen_effort()
     with calibration.engine.connect():
         prepared = request.open()
-        if effort == "low" or stays_float(prepared, calibration):
+        if effort == "low" or plan_all_float(prepared, calibration) is not None:
             plan = mode_of(request.recipe).make_plan(prepared, calibration)
         else:
             from bitwright.jobs.improve.effort import plan_with_effort
@@ -133,7 +133,7 @@ def _quantize_model(request: QuantizeRequest) -> tuple[Prepared, Result]:
     if effort != "high" and recipe.mode == "static" and recipe.fine_tune is None:
         compute.refuse_for_plain_rounding()
     prepared = request.open()
-    if effort == "low" or stays_float(prepared, calibration):
+    if effort == "low" or plan_all_float(prepared, calibration) is not None:
         return prepared, mode_of(recipe).quantize(prepared, calibration, compute)
     from bitwright.jobs.improve.effort import quantize_with_effort
 

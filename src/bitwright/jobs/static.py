@@ -84,7 +84,7 @@ def plan_static(prepared: Prepared, calibration: Calibration) -> Decided:
         layout = lay_out_dynamic(prepared.model, prepared.recipe, keep_float=prepared.keep_float)
     else:
         layout = lay_out(prepared.model, prepared.recipe, keep_float=prepared.keep_float)
-        if (plan := plan_all_float(prepared, layout, calibration)) is not None:
+        if (plan := plan_all_float(prepared, calibration, layout)) is not None:
             calibrated = Calibrated(data="no data: nothing of it is in integers")
             return Decided(prepared, calibrated, _noted(prepared, plan, calibration.is_random))
     prepared, layout, smoothing = smooth_activations(prepared, layout, calibration)  # equalize
