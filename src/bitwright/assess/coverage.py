@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops.product_sizes import is_product, multiply_adds, sum_known
@@ -18,6 +17,7 @@ from bitwright.errors import ModelError
 from bitwright.graph import clone_model, infer_shapes, set_input_shapes
 from bitwright.graph.quantized_ops import INTEGER_OPS
 from bitwright.run.optimized import OptimizedModel, optimize_model
+from bitwright.support.array_types import Array
 
 __all__ = ["Coverage", "find_coverage", "measure_coverage"]
 
@@ -57,7 +57,7 @@ class Coverage:
 
 def measure_coverage(
     model: ir.Model,
-    sample: Mapping[str, npt.NDArray[Any]] | None = None,
+    sample: Mapping[str, Array] | None = None,
     *,
     providers: Sequence[str] | None = None,
 ) -> Coverage:
@@ -81,7 +81,7 @@ def measure_coverage(
 
 def find_coverage(
     model: ir.Model,
-    sample: Mapping[str, npt.NDArray[Any]] | None = None,
+    sample: Mapping[str, Array] | None = None,
     *,
     providers: Sequence[str] | None = None,
 ) -> Coverage | None:

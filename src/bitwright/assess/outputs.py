@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.assess.judge.judgement import Judge, Judgement, OutputJudgement
 from bitwright.assess.rendering import show_decibels
 from bitwright.assess.sums import ErrorSums
+from bitwright.support.array_types import Array
 from bitwright.support.showing import Section
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "output_section",
 ]
 
-Array = npt.NDArray[Any]
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.numerics.compiling import compiled, default_engine
+from bitwright.support.array_types import Array
 
 __all__ = ["Codes", "ErrorSums", "decibels", "signal_and_noise"]
 
-Array = npt.NDArray[Any]
 
 _COMPILED_FROM = 1 << 16
 _MAX_CHANNELS = 1 << 16

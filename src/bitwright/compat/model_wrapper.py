@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 from onnx import GraphProto, NodeProto, TensorProto
@@ -16,6 +15,7 @@ from bitwright import graph
 from bitwright.compat.onnxruntime.peer import peer
 from bitwright.errors import ModelError, did_you_mean
 from bitwright.graph.tensors import inline_copy
+from bitwright.support.array_types import Array
 
 if TYPE_CHECKING:
     from bitwright.plan import QuantPlan
@@ -127,7 +127,7 @@ class ONNXModel(peer("neural_compressor.onnx_model").ONNXModel):  # type: ignore
         for declared in [value for value in self.graph().input if value.name == tensor.name]:
             self.graph().input.remove(declared)
 
-    def set_initializer(self, tensor: str, array: npt.NDArray[Any], raw: bool = False) -> None:
+    def set_initializer(self, tensor: str, array: Array, raw: bool = False) -> None:
         """Give a constant other values, in its type and shape; `raw` is about storage only."""
         known = self.get_initializer(tensor)
         if known is None:

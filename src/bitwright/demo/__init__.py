@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.errors import DataError
+from bitwright.support.array_types import F32, I64, Array
 
 __all__ = ["Demo", "load_demo"]
 
@@ -27,9 +26,9 @@ class Demo:
     """
 
     model_path: Path
-    calibration: npt.NDArray[np.float32]
-    images: npt.NDArray[np.float32]
-    labels: npt.NDArray[np.int64]
+    calibration: F32
+    images: F32
+    labels: I64
 
 
 def load_demo() -> Demo:
@@ -55,6 +54,6 @@ def load_demo() -> Demo:
         )
 
 
-def _scale(pixels: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    scaled: npt.NDArray[np.float32] = pixels.astype(np.float32) / np.float32(_LARGEST_PIXEL)
+def _scale(pixels: Array) -> F32:
+    scaled: F32 = pixels.astype(np.float32) / np.float32(_LARGEST_PIXEL)
     return scaled

@@ -7,7 +7,6 @@ each quotient becomes the number of the nearest of sixteen unevenly spaced level
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ from bitwright.graph.editing import (
     graph_of,
     remove_unused_initializers,
 )
+from bitwright.support.array_types import Array
 
 __all__ = ["BLOCK_SIZES", "FP4", "NF4", "check_block_size", "emit_bnb4", "quantize_blocks"]
 
@@ -126,8 +126,8 @@ def _replace(
 
 
 def quantize_blocks(
-    values: npt.NDArray[Any], quant_type: int, block_size: int
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
+    values: Array, quant_type: int, block_size: int
+) -> tuple[npt.NDArray[np.uint8], Array]:
     """Return packed codes and the largest magnitude of each block of a flattened float array.
 
     The first of two codes is in the high half of its byte. The last block may be shorter; a

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
@@ -15,6 +14,7 @@ from bitwright.emit.quantized import MICROSOFT, Quantized, convert_to_contrib, t
 from bitwright.graph import NameScope
 from bitwright.graph.constants import constant_of
 from bitwright.graph.editing import add_initializer, insert_before, like, replace_value
+from bitwright.support.array_types import Array
 
 __all__ = ["EIGHT_BITS", "PairGraph"]
 
@@ -76,11 +76,11 @@ class PairGraph:
 
     # Building -----------------------------------------------------------------------------
 
-    def constant(self, name: str, array: npt.NDArray[Any]) -> ir.Value:
+    def constant(self, name: str, array: Array) -> ir.Value:
         """Return a new initializer of the main graph, where every subgraph can read it."""
         return add_initializer(self.model.graph, self.names, name, array)
 
-    def parameters(self, name: str, scale: float, zero_point: npt.NDArray[Any]) -> list[ir.Value]:
+    def parameters(self, name: str, scale: float, zero_point: Array) -> list[ir.Value]:
         """Return a new scale and zero point for a whole tensor.
 
         Without axes: ONNX Runtime refuses scales of shape [1] for QLinearAveragePool.
@@ -135,9 +135,9 @@ class PairGraph:
         self,
         place: ir.Node,
         name: str,
-        integers: npt.NDArray[Any],
+        integers: Array,
         scale: float,
-        zero_point: npt.NDArray[Any],
+        zero_point: Array,
     ) -> ir.Value:
         """Return new constant integers, dequantized before a node."""
         return self.insert(

@@ -15,6 +15,7 @@ from bitwright.graph import NameScope, add_initializer, constant_of
 from bitwright.graph.constants import input_at
 from bitwright.graph.editing import replace_inputs
 from bitwright.numerics.types import QType
+from bitwright.support.array_types import Array
 
 __all__ = [
     "MICROSOFT",
@@ -62,7 +63,7 @@ class Quantized:
         )
 
 
-def quantized_tensor(array: npt.NDArray[Any], qtype: QType | None) -> ir.Tensor[Any]:
+def quantized_tensor(array: Array, qtype: QType | None) -> ir.Tensor[Any]:
     """Return a tensor of a number type; None is the array's own."""
     if qtype is not None and qtype.name in _PACKED:
         array = array.astype(_PACKED[qtype.name])
@@ -70,7 +71,7 @@ def quantized_tensor(array: npt.NDArray[Any], qtype: QType | None) -> ir.Tensor[
     return ir.Tensor(np.asarray(array, order="C"), dtype)
 
 
-def to_unsigned(integers: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+def to_unsigned(integers: Array) -> npt.NDArray[np.uint8]:
     """Return integers of int8 moved up into uint8; with their zero point, they mean the same.
 
     For the weights of ConvInteger: before 1.24, ONNX Runtime has no kernel for those of int8, and
@@ -80,7 +81,7 @@ def to_unsigned(integers: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 
 def add_quantized(
-    graph: ir.Graph, names: NameScope, name: str, array: npt.NDArray[Any], qtype: QType
+    graph: ir.Graph, names: NameScope, name: str, array: Array, qtype: QType
 ) -> ir.Value:
     """Add a constant of a number type to a graph, under this name or a free one like it."""
     return add_initializer(graph, names, name, quantized_tensor(array, qtype))

@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import OPERATORS
 from bitwright.equalize.cle_chains import Link, find_chains
 from bitwright.equalize.shifting import Shift
 from bitwright.plan import Smoothing
-from bitwright.support.array_types import F64
+from bitwright.support.array_types import F32, F64
 
 __all__ = [
     "AbsorptionPoint",
@@ -41,8 +40,8 @@ _MARGIN = 0.1
 class Channels(Protocol):
     """Extremes and means of the channels of a tensor; `bitwright.observe.TensorSketch` has them."""
 
-    channel_low: npt.NDArray[np.float32] | None
-    channel_high: npt.NDArray[np.float32] | None
+    channel_low: F32 | None
+    channel_high: F32 | None
 
     @property
     def channel_mean(self) -> F64 | None:

@@ -26,7 +26,7 @@ from bitwright.numerics.blocks import (
     round_to_codes,
 )
 from bitwright.numerics.second_moment import output_error
-from bitwright.support.array_types import F64
+from bitwright.support.array_types import F32, F64
 
 __all__ = ["CLIPPED", "awq_clip", "awq_scales", "awq_shrink"]
 
@@ -102,7 +102,7 @@ def _least_error(
 
 
 def _error_measure(
-    parts: Sequence[npt.NDArray[np.float32]],
+    parts: Sequence[F32],
     moment: npt.ArrayLike,
     format: BlockFormat,
     shrinks: Sequence[float],
@@ -171,7 +171,7 @@ def awq_shrink(
     return shrinks[int(np.argmin(errors))]
 
 
-def _range_fractions(parts: Sequence[npt.NDArray[np.float32]], format: BlockFormat) -> F64:
+def _range_fractions(parts: Sequence[F32], format: BlockFormat) -> F64:
     """Return how much of its block's largest magnitude a row takes, on average over outputs."""
     total = 0.0
     for part in parts:

@@ -13,14 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import LINEAR_OPS, op_types
 from bitwright.decide.ops.linear import LinearNode
 from bitwright.graph import iter_graphs
 from bitwright.graph.constants import constant_of, float_constant_of, input_at, is_private
-from bitwright.support.array_types import Array
+from bitwright.support.array_types import F64, Array
 
 __all__ = ["Addition", "Chains", "Layer", "Link", "find_chains"]
 
@@ -38,7 +37,7 @@ class Addition:
     shape: tuple[int, ...]
     """The shape of one number for each channel, as the node reads it."""
 
-    def per_channel(self) -> npt.NDArray[np.float64]:
+    def per_channel(self) -> F64:
         """Return the number that each channel gets."""
         flat = self.array.reshape(-1).astype(np.float64)
         return np.broadcast_to(flat, (math.prod(self.shape),))

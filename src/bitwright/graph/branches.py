@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.graph.cloning import clone_model
 from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import subgraphs_of, values_of
+from bitwright.support.array_types import Array
 
 __all__ = ["find_choices", "iter_chosen", "open_branches"]
 
@@ -32,7 +31,7 @@ def iter_chosen(model: ir.Model) -> Iterator[ir.Graph]:
         yield from (body for _, body in subgraphs_of(node))
 
 
-def open_branches(model: ir.Model, sample: Mapping[str, npt.NDArray[Any]]) -> ir.Model:
+def open_branches(model: ir.Model, sample: Mapping[str, Array]) -> ir.Model:
     """Return a copy where the branches that a sample takes stand in the place of their Ifs.
 
     Nodes keep their names, and so do tensors unless one of the main graph has that name.

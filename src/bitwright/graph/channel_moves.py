@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.graph.constants import constant_of
+from bitwright.support.array_types import I64
 
 __all__ = ["MOVES", "ChannelReader", "channel_readers"]
 
-Labels = npt.NDArray[np.int64]
+Labels = I64
 
 _OPEN_BATCH = 2
 """Samples to number the elements of where theirs is open: what mixes two of them is found out."""
@@ -30,7 +30,7 @@ class ChannelReader(NamedTuple):
     node: ir.Node
     place: int
     """The input that it reads them at."""
-    order: npt.NDArray[np.int64]
+    order: I64
     """The channels, in the order in which it reads them."""
 
 
@@ -73,7 +73,7 @@ def channel_readers(
     yield from read(first, 0, source)
 
 
-def _order(labels: Labels, source: Labels) -> npt.NDArray[np.int64] | None:
+def _order(labels: Labels, source: Labels) -> I64 | None:
     """Return the channels that a tensor consists of; None: it has not whole ones, once each."""
     if labels.ndim != source.ndim or labels.shape[2:] != source.shape[2:]:
         return None

@@ -11,10 +11,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.errors import ModelError
@@ -23,6 +22,7 @@ from bitwright.graph.editing import add_initializer, graph_of, remove_unused_ini
 from bitwright.graph.gguf import GGUFFile
 from bitwright.graph.loading import SOURCE_KEY, ModelSource, load_model
 from bitwright.graph.names import NameScope
+from bitwright.support.array_types import Array
 
 __all__ = ["fill_weights"]
 
@@ -268,7 +268,7 @@ def _lazy_tensor(use: _Use, file: GGUFFile) -> ir.LazyTensor:
     dtype = old.dtype
 
     def read() -> ir.TensorProtocol:
-        array: npt.NDArray[Any] = np.concatenate([file.read(name) for name in use.tensors])
+        array: Array = np.concatenate([file.read(name) for name in use.tensors])
         array = (array - np.float32(use.offset)) if use.offset else array
         array = array.T if use.transposed else array
         return ir.Tensor(np.ascontiguousarray(array, dtype.numpy()), dtype=dtype)

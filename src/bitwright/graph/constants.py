@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
+
+from bitwright.support.array_types import Array
 
 __all__ = [
     "EXPERT_WEIGHTS",
@@ -44,13 +45,13 @@ def is_constant(value: ir.Value | None) -> bool:
     return constant_tensor(value) is not None
 
 
-def constant_of(value: ir.Value | None, *, defaults: bool = False) -> npt.NDArray[Any] | None:
+def constant_of(value: ir.Value | None, *, defaults: bool = False) -> Array | None:
     """Return the array of a constant, or None for what is computed; see `constant_tensor`."""
     tensor = constant_tensor(value, defaults=defaults)
     return None if tensor is None else np.asarray(tensor.numpy())
 
 
-def float_constant_of(value: ir.Value | None) -> npt.NDArray[Any] | None:
+def float_constant_of(value: ir.Value | None) -> Array | None:
     """Return the array of a floating-point constant, else None."""
     tensor = constant_tensor(value)
     if tensor is None or not tensor.dtype.is_floating_point():

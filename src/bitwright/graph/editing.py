@@ -8,7 +8,6 @@ from copy import copy
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
@@ -17,6 +16,7 @@ from bitwright.graph.constants import is_private
 from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import values_of
 from bitwright.graph.tensors import shape_of
+from bitwright.support.array_types import Array
 
 __all__ = [
     "add_initializer",
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 Attributes = Mapping[str, Any] | None
-Content = npt.NDArray[Any] | np.generic | ir.TensorProtocol
+Content = Array | np.generic | ir.TensorProtocol
 
 
 def graph_of(value: ir.Value) -> ir.Graph:

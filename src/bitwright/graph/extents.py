@@ -17,12 +17,12 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx_ir as ir
+
+from bitwright.support.array_types import Array
 
 __all__ = [
     "GRAPH_INITIALIZER",
@@ -69,7 +69,7 @@ class StoredFile:
 
     def read(self, extent: Extent) -> ir.TensorProtocol:
         """Return the tensor in memory of its own."""
-        array: npt.NDArray[Any] = np.empty(extent.shape, extent.dtype.numpy())
+        array: Array = np.empty(extent.shape, extent.dtype.numpy())
         with self._lock:
             self._file.seek(extent.offset)
             if self._file.readinto(array.reshape(-1).view(np.uint8).data) != extent.length:

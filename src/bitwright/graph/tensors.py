@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.graph.subgraphs import iter_from
+from bitwright.support.array_types import Array
 
 __all__ = [
     "ARRAY_TYPES",
@@ -114,7 +114,7 @@ def inline_copy(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.Tensor(data, dtype=tensor.dtype, shape=shape_of(tensor), name=tensor.name)
 
 
-def row_reader(tensor: ir.TensorProtocol) -> Callable[[int, int], npt.NDArray[Any]]:
+def row_reader(tensor: ir.TensorProtocol) -> Callable[[int, int], Array]:
     """Return what reads rows of a matrix, from one to before another; from its file if it has one.
 
     Nothing stays mapped, and threads may read at once.
@@ -125,7 +125,7 @@ def row_reader(tensor: ir.TensorProtocol) -> Callable[[int, int], npt.NDArray[An
     columns, dtype = int(tensor.shape.numpy()[-1]), np.dtype(tensor.dtype.numpy())
     path, first = external_path(tensor), tensor.offset or 0
 
-    def read(start: int, stop: int) -> npt.NDArray[Any]:
+    def read(start: int, stop: int) -> Array:
         rows = np.empty((stop - start, columns), dtype)
         with Path(path).open("rb", buffering=0) as file:
             file.seek(first + start * columns * dtype.itemsize)

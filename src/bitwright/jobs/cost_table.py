@@ -14,13 +14,13 @@ from itertools import combinations, product
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnxruntime as ort
 
 from bitwright._version import __version__
 from bitwright.assess.bench.profile import Profile, profile_models
 from bitwright.jobs.micro_nets import MicroNet, chain_of, micro_nets
 from bitwright.run import open_session
+from bitwright.support.array_types import F64
 from bitwright.support.progress import Progress, show_progress
 from bitwright.targets.costs import Cost, CostTable, Work
 from bitwright.targets.host import detect_cpu_class, processor_name, read_flags
@@ -150,9 +150,7 @@ def _fit(timings: Sequence[Timing]) -> Cost:
     return Cost(*(float(f"{price:.3g}") for price in prices))
 
 
-def _solve_non_negative(
-    matrix: npt.NDArray[np.float64], target: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
+def _solve_non_negative(matrix: F64, target: F64) -> F64:
     """Return the x >= 0 with the least |matrix x - target|: of six numbers all sets are tried."""
     count = matrix.shape[1]
     best, least = np.zeros(count), float(target @ target)

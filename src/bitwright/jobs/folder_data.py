@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright import graph
@@ -18,6 +17,7 @@ from bitwright.data.files import is_sample_file
 from bitwright.errors import DataError, ModelError, did_you_mean
 from bitwright.jobs.opening import input_specs
 from bitwright.run import open_session, run_session
+from bitwright.support.array_types import Array
 
 __all__ = ["FolderData"]
 
@@ -127,7 +127,7 @@ def _can_be_empty(spec: InputSpec) -> bool:
     return spec.shape is not None and any(not isinstance(size, int) for size in spec.shape)
 
 
-def _nothing(spec: InputSpec) -> npt.NDArray[Any]:
+def _nothing(spec: InputSpec) -> Array:
     shape = tuple(size if isinstance(size, int) else 0 for size in spec.shape or ())
     return np.zeros(shape, spec.dtype)
 

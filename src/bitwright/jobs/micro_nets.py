@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
@@ -22,6 +21,7 @@ from bitwright.decide.placement.kernels import (
     integer_work,
     quantize_work,
 )
+from bitwright.support.array_types import Array
 
 __all__ = ["MicroNet", "chain_of", "micro_nets"]
 
@@ -47,7 +47,7 @@ class MicroNet:
     model: ir.Model
     works: Mapping[str, Work]
     """Node -> its kernel and work; a node's parts, such as `b__gate`, count as the node."""
-    inputs: Mapping[str, npt.NDArray[Any]] = field(repr=False)
+    inputs: Mapping[str, Array] = field(repr=False)
 
     def owner_of(self, node: str) -> str | None:
         """Return the node that is measured with what the runtime ran under this name."""
@@ -100,7 +100,7 @@ def _write(net: _Net, form: Form) -> MicroNet:
     if form != "float":
         model = _with_pairs(model, None if form == "integers" else "b")
     rng = np.random.default_rng(0)
-    inputs: dict[str, npt.NDArray[Any]] = {}
+    inputs: dict[str, Array] = {}
     for value in model.graph.input:
         is_float = value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
         array = rng.standard_normal(net.tensors[value.name], np.float32)

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright import graph
@@ -34,6 +33,7 @@ from bitwright.plan import QuantPlan
 from bitwright.rounding.bias_correction import add_to_bias, find_biased_layers, multiply_channels
 from bitwright.rounding.planned import round_as_planned
 from bitwright.run import open_session, run_session
+from bitwright.support.array_types import Array
 from bitwright.support.logs import logged
 from bitwright.verification.runtime import note_other_cpu, note_rounded
 
@@ -59,7 +59,7 @@ class Planned:
     """A plan, and the constants that are rounded by it in place of the model's own."""
 
     plan: QuantPlan
-    constants: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    constants: Mapping[str, Array] = field(default_factory=dict)
     """Weights and biases that learned."""
     evaluation: Evaluation = NO_SAMPLES
     """Samples that nothing was learned from."""

@@ -10,7 +10,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright import graph
@@ -43,6 +42,7 @@ from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 from bitwright.recipe.host import is_of_host
 from bitwright.support.arguments import check_arguments
+from bitwright.support.array_types import Array
 from bitwright.support.files import write_file
 from bitwright.support.logs import logged
 from bitwright.support.progress import Progress
@@ -401,7 +401,7 @@ def _look_at_tensors(
         progress=False,
     )
 
-    def weight(name: str) -> npt.NDArray[Any] | None:
+    def weight(name: str) -> Array | None:
         return float_constant_of(known.get(name))
 
     entries = () if plan is None else plan.tensors.values()

@@ -10,11 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import LINEAR_OPS
@@ -36,6 +34,7 @@ from bitwright.rounding.second_moments import (
     trusted_moment,
 )
 from bitwright.run import LayerwiseRun, cut_model
+from bitwright.support.array_types import F64, Array
 from bitwright.support.wording import counted
 
 __all__ = ["MAX_WINDOWS", "SAMPLES", "round_by_second_moments"]
@@ -47,9 +46,6 @@ MAX_WINDOWS = 1024
 
 LARGEST_BIAS = 2.0**29
 """Steps of an int32 bias up to which the scale of its weight may be divided by two."""
-
-Array = npt.NDArray[Any]
-F64 = npt.NDArray[np.float64]
 
 
 def round_by_second_moments(

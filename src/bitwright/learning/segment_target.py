@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
-import numpy.typing as npt
 import torch
 
 from bitwright.learning.activation_scales import ActivationScales
@@ -17,13 +16,14 @@ from bitwright.learning.layer_error import LayerError, layer_error
 from bitwright.learning.segments import Segment
 from bitwright.learning.torch_graph.executor import TorchGraph
 from bitwright.learning.torch_graph.movement import as_tensor
+from bitwright.support.array_types import Array
 
 __all__ = ["Constants", "Rows", "SegmentTarget", "Tensors", "distance_between", "mix"]
 
 Tensors = dict[str, torch.Tensor]
 Constants = Mapping[str, torch.Tensor]
 Change = Callable[[torch.Tensor], torch.Tensor]
-Rows = Mapping[str, Iterable[npt.NDArray[Any]]]
+Rows = Mapping[str, Iterable[Array]]
 """Tensor -> what it holds, sample by sample."""
 
 
@@ -69,7 +69,7 @@ class SegmentTarget:
         quantized: Rows,
         floats: Rows,
         *,
-        stored: Mapping[str, npt.NDArray[Any]],
+        stored: Mapping[str, Array],
         opset: int,
         device: str,
         read: Mapping[tuple[str, int], Change] | None = None,

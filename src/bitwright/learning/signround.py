@@ -12,10 +12,8 @@ codes that are good already, the latter led away.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from bitwright.learning.fake_quantize import RoundHalfToEven
@@ -24,6 +22,7 @@ from bitwright.learning.reconstruction import Optimizer, StraightThroughLearner
 from bitwright.numerics.arrays import arrays_on
 from bitwright.numerics.blocks import BlockScales, QuantizedBlocks, collect, usable_scales
 from bitwright.recipe import SignRound
+from bitwright.support.array_types import F32, Array
 
 __all__ = ["SignRoundLearner"]
 
@@ -46,7 +45,7 @@ class SignRoundLearner(StraightThroughLearner):
 
     def __init__(
         self,
-        weights: Mapping[str, tuple[npt.NDArray[np.float32], QuantizedBlocks, Stored]],
+        weights: Mapping[str, tuple[F32, QuantizedBlocks, Stored]],
         method: SignRound,
         device: str = "cpu",
     ) -> None:
@@ -94,7 +93,7 @@ class _Blocks:
 
     def __init__(
         self,
-        weight: npt.NDArray[np.float32],
+        weight: F32,
         rounded: QuantizedBlocks,
         stored: Stored,
         device: str,
@@ -106,12 +105,12 @@ class _Blocks:
         self._xp = arrays_on("torch" if device == "cpu" else device)
         count = format.blocks(self._rows)
 
-        def in_blocks(values: npt.NDArray[Any]) -> torch.Tensor:
+        def in_blocks(values: Array) -> torch.Tensor:
             padded = np.zeros((count * self._length, columns), np.float32)
             padded[: self._rows] = values
             return torch.from_numpy(padded).to(device).reshape(count, self._length, columns)
 
-        def of_blocks(values: npt.NDArray[Any]) -> torch.Tensor:
+        def of_blocks(values: Array) -> torch.Tensor:
             return torch.from_numpy(values.astype(np.float32)).to(device)[:, None]
 
         zeros = rounded.zero_points

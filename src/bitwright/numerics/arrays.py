@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bitwright.errors import MissingPackageError, RecipeError, did_you_mean
+from bitwright.support.array_types import Array
 
 __all__ = ["NUMPY", "Arrays", "Float", "arrays_on", "float_type"]
 
@@ -60,7 +61,7 @@ class Arrays:
         """Return the values as an array that can index others."""
         return np.asarray(values, np.int64)
 
-    def numpy(self, values: Any) -> npt.NDArray[Any]:
+    def numpy(self, values: Any) -> Array:
         """Return the values as a numpy array."""
         return np.asarray(values)
 
@@ -171,7 +172,7 @@ class _TorchArrays(Arrays):
     def indices(self, values: Any) -> Any:
         return self._torch.as_tensor(values, dtype=self._torch.int64, device=self.device)
 
-    def numpy(self, values: Any) -> npt.NDArray[Any]:
+    def numpy(self, values: Any) -> Array:
         return np.asarray(values.cpu().numpy())
 
     def empty(self, *shape: int) -> Any:

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.errors import RecipeError
+from bitwright.support.array_types import Array
 
 __all__ = ["along_axis", "broadcast_parameters"]
 
@@ -29,8 +29,8 @@ def along_axis(values: Any, axis: int | None, rank: int) -> Any:
 
 
 def broadcast_parameters(
-    values: npt.NDArray[Any], shape: tuple[int, ...], axis: int | None, block_size: int = 0
-) -> npt.NDArray[Any]:
+    values: Array, shape: tuple[int, ...], axis: int | None, block_size: int = 0
+) -> Array:
     """Return scales or zero points in a shape that broadcasts over a tensor of this shape.
 
     One value covers the tensor, a vector the channels along `axis`; with `block_size`, each value

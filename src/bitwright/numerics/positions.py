@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.numerics.compiling import compiled, default_engine
 from bitwright.numerics.scales import middle_of, nearest_power_of_two
 from bitwright.numerics.types import QType
-from bitwright.support.array_types import F64
+from bitwright.support.array_types import F64, Array
 
 __all__ = ["PositionGrid"]
 
@@ -68,7 +67,7 @@ class PositionGrid:
         scale = 2.0**-position
         return (self.qmin - zero_point) * scale, (self.qmax - zero_point) * scale
 
-    def best_position(self, values: npt.NDArray[Any]) -> int | None:
+    def best_position(self, values: Array) -> int | None:
         """Return the position with the least squared error of these values, the first of several.
 
         Every value counts as it is: no histogram. What is not finite does not count; where all
@@ -88,7 +87,7 @@ class PositionGrid:
         return round(-float(np.log2(scales[best])))
 
     def squared_errors(
-        self, values: npt.NDArray[Any], scales: F64, zero_point: float, *, engine: str | None = None
+        self, values: Array, scales: F64, zero_point: float, *, engine: str | None = None
     ) -> F64:
         """Return the sum of squared errors at each scale, in float64."""
         bottom, top = self.qmin - zero_point, self.qmax - zero_point

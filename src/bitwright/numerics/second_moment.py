@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.errors import DataError
 from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.wide_matrices import add_products_, mirror_
+from bitwright.support.array_types import F64
 
 __all__ = ["WIDE", "Batches", "CrossMoment", "SecondMoment", "output_error"]
 
@@ -82,7 +82,7 @@ class SecondMoment:
         """Whether no copy of the products may be made; their lower half is summed then."""
         return self._xp is NUMPY and self.channels > WIDE
 
-    def matrix(self) -> npt.NDArray[np.float64]:
+    def matrix(self) -> F64:
         """Return the mean of x x'."""
         mean = np.asarray(self._xp.numpy(self._products / self._checked()), np.float64)
         if self._is_wide:
@@ -98,7 +98,7 @@ class SecondMoment:
         self.count, self._products = 0, self._xp.zeros(0, 0, dtype="float64")
         return mean
 
-    def mean_magnitudes(self) -> npt.NDArray[np.float64]:
+    def mean_magnitudes(self) -> F64:
         """Return the mean of |x| for each channel."""
         assert self._magnitudes is not None, "the moment was made without them"
         return np.asarray(self._xp.numpy(self._magnitudes / self._checked()), np.float64)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from bitwright.support.array_types import F64
+from bitwright.support.array_types import F32, F64, I64
 
 __all__ = ["PANEL", "add_products_", "factor_", "mirror_", "permute_", "unit_rows_"]
 
@@ -19,7 +18,7 @@ PANEL = 512
 """Rows and columns that are worked on at once."""
 
 
-def add_products_(matrix: F64, rows: npt.NDArray[np.float32]) -> bool:
+def add_products_(matrix: F64, rows: F32) -> bool:
     """Add x x' of each row to the lower half; return whether all of it is finite."""
     for start in range(0, len(matrix), PANEL):
         stop = start + PANEL
@@ -39,7 +38,7 @@ def mirror_(matrix: Any) -> None:
         matrix[start:stop, start:stop] = corner + np.tril(corner, -1).T
 
 
-def permute_(matrix: Any, order: npt.NDArray[np.int64]) -> None:
+def permute_(matrix: Any, order: I64) -> None:
     """Put rows and columns into an order, as `matrix[order][:, order]` would."""
     waiting = np.ones(len(order), bool)
     for first in range(len(order)):
@@ -87,7 +86,7 @@ def factor_(matrix: F64, added: float) -> bool:
     return True
 
 
-def unit_rows_(matrix: F64) -> tuple[npt.NDArray[np.float32], F64]:
+def unit_rows_(matrix: F64) -> tuple[F32, F64]:
     """Return a lower factor with each row over its diagonal, in float32, and the diagonal.
 
     It lies in the memory of the matrix, which is gone where it owns that.

@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.numerics.compiling import compiled, default_engine
-from bitwright.support.array_types import F32, I64
+from bitwright.support.array_types import F32, F64, I64
 
 __all__ = [
     "BINS",
@@ -135,7 +134,7 @@ def channel_extremes(values: F32, axis: int) -> tuple[F32, F32]:
     return low, high
 
 
-def channel_sums(values: F32, axis: int) -> npt.NDArray[np.float64]:
+def channel_sums(values: F32, axis: int) -> F64:
     """Return the sum of each channel, added up in float64."""
     others = tuple(a for a in range(values.ndim) if a != axis % values.ndim)
     with np.errstate(invalid="ignore"):

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from operator import or_
 from typing import Any, Literal, Protocol, TypedDict, Unpack, get_args, runtime_checkable
 
-import numpy.typing as npt
-
 from bitwright.data import read_samples
 from bitwright.errors import DataError, did_you_mean
 from bitwright.graph import carried_model, carry_model
 from bitwright.numerics.positions import PositionGrid
 from bitwright.observe.sketch import TensorSketch
+from bitwright.support.array_types import Array
 from bitwright.support.engines import LOCAL, Engine, KeptParts
 from bitwright.support.progress import Progress, show_progress
 
@@ -30,7 +29,7 @@ __all__ = [
 ]
 
 Detail = Literal["extremes", "thinned", "histogram"]
-Feeds = Mapping[str, npt.NDArray[Any]]
+Feeds = Mapping[str, Array]
 
 THINNED = 1 << 15
 """About how many values of a tensor a thinned histogram counts in each sample."""
@@ -51,7 +50,7 @@ class Runner(Protocol):
     def groups(self, feeds: Feeds) -> Iterable[tuple[str, ...]]:
         """Return the tensors to observe, cut into groups that fit in memory for this sample."""
 
-    def run(self, group: tuple[str, ...], feeds: Feeds) -> Mapping[str, npt.NDArray[Any]]:
+    def run(self, group: tuple[str, ...], feeds: Feeds) -> Mapping[str, Array]:
         """Return the value of each tensor of a group for this sample."""
 
 
@@ -226,7 +225,7 @@ def as_runner(
     return open_runner(model, tensors, group_bytes=max(memory_budget // 2, 1), providers=providers)
 
 
-def _sketch(seen: Observation, values: Mapping[str, npt.NDArray[Any]]) -> None:
+def _sketch(seen: Observation, values: Mapping[str, Array]) -> None:
     for name, value in values.items():
         if name not in seen.sketches:  # a runner may know more than was asked for
             continue

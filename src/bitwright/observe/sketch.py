@@ -15,7 +15,7 @@ from bitwright.errors import DataError
 from bitwright.numerics.positions import PositionGrid
 from bitwright.observe import kernels
 from bitwright.observe.value_counts import ValueCounts
-from bitwright.support.array_types import F32, F64, I64
+from bitwright.support.array_types import F32, F64, I64, Array
 
 __all__ = ["SketchState", "TensorSketch"]
 
@@ -145,7 +145,7 @@ class TensorSketch:
         """Whether anything but extremes was kept."""
         return self._counts is not None
 
-    def update(self, array: npt.NDArray[Any], *, engine: str | None = None) -> None:
+    def update(self, array: Array, *, engine: str | None = None) -> None:
         """Add one batch of values. Other float types are converted to float32."""
         values = _as_float32(array)
         if not values.size:
@@ -347,7 +347,7 @@ def _vote_rows(votes: Mapping[PositionGrid, Counter[int]]) -> I64:
     return np.array(rows, np.int64).reshape(-1, 5)
 
 
-def _check_channels(known: npt.NDArray[Any], new: npt.NDArray[Any], what: str) -> None:
+def _check_channels(known: Array, new: Array, what: str) -> None:
     if known.shape != new.shape:
         raise DataError(
             f"the number of channels changed from {known.size} to {new.size} "
@@ -363,7 +363,7 @@ def _check_axis(values: F32, axis: int, what: str) -> None:
         )
 
 
-def _as_float32(array: npt.NDArray[Any]) -> F32:
+def _as_float32(array: Array) -> F32:
     if array.dtype == np.float32:
         return np.ascontiguousarray(array) if array.ndim else array.reshape(1)
     # numpy calls bfloat16 and the float8 types (of ml_dtypes) void-like, kind "V".

@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.errors import DataError
 from bitwright.observe import kernels
 from bitwright.observe.observer import Observation
 from bitwright.observe.sketch import SketchState, TensorSketch
+from bitwright.support.array_types import Array
 from bitwright.support.files import check_regular_file, write_file
 from bitwright.support.store import PartStore, read_part, to_bytes
 
@@ -71,10 +71,10 @@ def _in_order(content: bytes) -> bytes:
 
 def to_arrays(
     sketches: Mapping[str, TensorSketch],
-) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
+) -> tuple[dict[str, Array], dict[str, str]]:
     """Return the arrays of sketches, and what else there is to note of them."""
     entries: list[_Entry] = []
-    arrays: dict[str, npt.NDArray[Any]] = {}
+    arrays: dict[str, Array] = {}
     for index, (name, sketch) in enumerate(sketches.items()):
         state = sketch.state()
         scalars = {field: getattr(state, field) for field in _SCALARS}

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.observe import kernels
 from bitwright.observe.kernels import Extremes
-from bitwright.support.array_types import F32, I64
+from bitwright.support.array_types import F32, I64, Array
 
 __all__ = ["ValueCounts"]
 
@@ -38,7 +35,7 @@ class ValueCounts:
             return kernels.accumulate(values, self._dense(), engine=engine)
         return kernels.accumulate_every(values, self._dense(), every)
 
-    def add_bins(self, bins: npt.NDArray[Any], counts: npt.NDArray[Any]) -> None:
+    def add_bins(self, bins: Array, counts: Array) -> None:
         """Add counts of bins, each of which is named once."""
         self._dense()[0, bins] += counts.astype(np.int64)
 

@@ -11,16 +11,14 @@ without pads it is a depthwise convolution in integers.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import remove_nodes
 from bitwright.prepare.pads_of_all_axes import pads_of
 from bitwright.prepare.passes import Scope, rewrites
+from bitwright.support.array_types import Array
 
 __all__ = ["lowest_pads_into_pools", "zero_pads_into_convolutions"]
 
@@ -63,7 +61,7 @@ def _pad_before(node: ir.Node) -> ir.Node | None:
     return pad if pad.attributes.get_string("mode", "constant") == "constant" else None
 
 
-def _joined_pads(pad: ir.Node, reader: ir.Node) -> npt.NDArray[Any] | None:
+def _joined_pads(pad: ir.Node, reader: ir.Node) -> Array | None:
     """Return begins and ends that a Pad and its reader add to images, or None where it adds others.
 
     Negative ones crop, also where the reader would pad again.
@@ -72,7 +70,7 @@ def _joined_pads(pad: ir.Node, reader: ir.Node) -> npt.NDArray[Any] | None:
     if pads is None or pads[:, :2].any() or (pads < 0).any():
         return None
     own = np.array(reader.attributes.get_ints("pads", [0] * (pads.size - 4)))
-    joined: npt.NDArray[Any] = pads[:, 2:] + own.reshape(2, -1)
+    joined: Array = pads[:, 2:] + own.reshape(2, -1)
     return joined
 
 
@@ -87,7 +85,7 @@ def _counts_every_place(pool: ir.Node) -> bool:
     )
 
 
-def _read_unpadded(node: ir.Node, pad: ir.Node, pads: npt.NDArray[Any]) -> bool:
+def _read_unpadded(node: ir.Node, pad: ir.Node, pads: Array) -> bool:
     node.replace_input_with(0, pad.inputs[0])
     node.attributes.add(ir.AttrInt64s("pads", pads.reshape(-1).tolist()))
     [padded] = pad.outputs

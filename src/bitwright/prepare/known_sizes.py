@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.graph.constants import constant_of, input_at
@@ -20,6 +19,7 @@ from bitwright.graph.editing import add_initializer, insert_before, remove_nodes
 from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import infer_shapes, is_invented
 from bitwright.graph.subgraphs import iter_graphs
+from bitwright.support.array_types import Array
 
 __all__ = ["fold_with_sizes"]
 
@@ -62,7 +62,7 @@ def fold_with_sizes(model: ir.Model, fold: Callable[[], None]) -> None:
         found = left
 
 
-def _readers_of_sizes(model: ir.Model) -> list[tuple[ir.Node, npt.NDArray[Any]]]:
+def _readers_of_sizes(model: ir.Model) -> list[tuple[ir.Node, Array]]:
     """Return the nodes that take sizes of a shape, each with the places that it takes."""
     return [
         (node, picked)
@@ -72,7 +72,7 @@ def _readers_of_sizes(model: ir.Model) -> list[tuple[ir.Node, npt.NDArray[Any]]]
     ]
 
 
-def _may_be_known(node: ir.Node, picked: npt.NDArray[Any]) -> bool:
+def _may_be_known(node: ir.Node, picked: Array) -> bool:
     """Return whether all sizes that a node takes are numbers, be it by claim."""
     shape = _shape_behind(node.inputs[0])
     sizes = _sizes(shape) if shape is not None else None
@@ -125,7 +125,7 @@ def _is_open(size: int | ir.SymbolicDim) -> bool:
     return not isinstance(size, int) and (not size.value or is_invented(size))
 
 
-def _picked(node: ir.Node) -> npt.NDArray[Any] | None:
+def _picked(node: ir.Node) -> Array | None:
     """Return the places of a shape's sizes that a node takes, or None if it takes none."""
     shape = _shape_behind(input_at(node, 0))
     if node.domain or shape is None:
@@ -159,7 +159,7 @@ def _sizes(shape: ir.Node) -> list[int | ir.SymbolicDim] | None:
     return list(source.shape)[start:end]
 
 
-def _spell(node: ir.Node, picked: npt.NDArray[Any], names: NameScope) -> _Spelled:
+def _spell(node: ir.Node, picked: Array, names: NameScope) -> _Spelled:
     before = _Spelled(node, node.op_type, list(node.inputs), list(node.attributes.values()))
     graph, output = node.graph, node.outputs[0]
     assert isinstance(graph, ir.Graph)

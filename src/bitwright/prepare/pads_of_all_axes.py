@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import drop_if_unused, replace_inputs
 from bitwright.prepare.passes import Builder, Scope, rewrites
+from bitwright.support.array_types import Array
 
 __all__ = ["pads_of", "pads_of_all_axes"]
 
@@ -30,7 +28,7 @@ def pads_of_all_axes(pad: ir.Node, names: Scope) -> bool | str:
     return True
 
 
-def pads_of(pad: ir.Node) -> npt.NDArray[Any] | None:
+def pads_of(pad: ir.Node) -> Array | None:
     """Return [begins, ends] of a Pad along all axes, or None where they are computed."""
     source, pads, axes = pad.inputs[0], constant_of(input_at(pad, 1)), constant_of(input_at(pad, 3))
     if pads is None:

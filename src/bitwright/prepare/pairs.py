@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import op_types
@@ -14,6 +12,7 @@ from bitwright.graph.constants import constant_of, constant_tensor, input_at, is
 from bitwright.graph.editing import insert_before, replace_value
 from bitwright.numerics.types import QTYPES, UINT8, QType
 from bitwright.plan import Parameters
+from bitwright.support.array_types import Array
 
 __all__ = [
     "Pair",
@@ -161,7 +160,7 @@ def _read_parameters(node: ir.Node, integers: ir.Value | None) -> Parameters | s
     qtype = _type_of(node, integers, has_zero)
     if qtype is None:
         return f"the type of the integers of {node.name!r} is not known"
-    zeros: npt.NDArray[Any] = np.zeros((), np.int64)
+    zeros: Array = np.zeros((), np.int64)
     if zero_point is not None and qtype.is_integer:
         zeros = zero_point.astype(np.int64)
     scales = scale.astype(np.float64)

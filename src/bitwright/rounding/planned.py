@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.numerics.quantize import quantize
 from bitwright.plan import Parameters
 from bitwright.rounding.squant import flip_by_squant
+from bitwright.support.array_types import Array
 
 __all__ = ["round_as_planned", "round_to_nearest"]
 
 
-def round_as_planned(weights: npt.NDArray[Any], parameters: Parameters) -> npt.NDArray[Any]:
+def round_as_planned(weights: Array, parameters: Parameters) -> Array:
     """Return the integers of a weight or bias under its final parameters, by its own method."""
     integers = round_to_nearest(weights, parameters)
     if parameters.rounding == "squant":
@@ -22,7 +20,7 @@ def round_as_planned(weights: npt.NDArray[Any], parameters: Parameters) -> npt.N
     return integers
 
 
-def round_to_nearest(weights: npt.NDArray[Any], parameters: Parameters) -> npt.NDArray[Any]:
+def round_to_nearest(weights: Array, parameters: Parameters) -> Array:
     """Return the integers of a weight or bias under its final parameters."""
     scale = np.asarray(parameters.scale)
     return quantize(

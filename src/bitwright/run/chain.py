@@ -6,14 +6,11 @@ from collections import ChainMap
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy.typing as npt
-
 from bitwright.graph import PortableModel
 from bitwright.run.session import open_session, run_session
+from bitwright.support.array_types import Array
 
 __all__ = ["Answer", "OpenPart", "PartChain", "PartModel"]
-
-Array = npt.NDArray[Any]
 
 
 class PartModel(NamedTuple):

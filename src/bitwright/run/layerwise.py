@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.errors import DataError
@@ -25,12 +24,12 @@ from bitwright.run.arena import give_back_memory
 from bitwright.run.part import Extractor, Part, cut_model
 from bitwright.run.session import open_session, run_session
 from bitwright.run.spool import Rows, SharedRow, Spool
+from bitwright.support.array_types import Array
 from bitwright.support.files import Closing
 from bitwright.support.threads import count_cores, default_threads
 
 __all__ = ["LayerwiseRun", "PartOpener", "run_side_by_side"]
 
-Array = npt.NDArray[Any]
 Samples = Iterable[Mapping[str, Array]]
 
 SPOOL_MEMORY = 1 << 28

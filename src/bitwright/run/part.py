@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.errors import ModelError, did_you_mean
 from bitwright.graph.constants import is_transposed_constant
 from bitwright.graph.subgraphs import outer_inputs
 from bitwright.run.session import open_session, run_session
+from bitwright.support.array_types import Array
 
 __all__ = ["Extractor", "Part", "cut_model", "extract_part", "open_path"]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

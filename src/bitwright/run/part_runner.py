@@ -6,17 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.graph.subgraphs import subgraphs_of
 from bitwright.graph.tensors import ARRAY_TYPES
 from bitwright.run.part import Extractor, Part, cut_model
 from bitwright.run.tensor_groups import SessionRunner
+from bitwright.support.array_types import Array
 
 __all__ = ["PartRunner", "open_runner"]
 
-Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
 
 MOST_NODES = 3_000

@@ -10,10 +10,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.errors import DataError
+from bitwright.support.array_types import Array
 from bitwright.support.files import Closing
 from bitwright.support.scratch import ScratchFolder
 
@@ -34,7 +34,7 @@ class SharedRow(msgspec.Struct, frozen=True):
     places: list[tuple[tuple[int, ...], int]]
     """Shape and offset of each sample."""
 
-    def __iter__(self) -> Iterator[npt.NDArray[Any]]:
+    def __iter__(self) -> Iterator[Array]:
         dtype = ir.DataType[self.kind].numpy()
         for shape, offset in self.places:
             if 0 in shape:  # nothing of it is in the file
@@ -123,9 +123,9 @@ class Spool(Rows):
             offset = _write_array(self._files[name], array)
         places.append(_Place(array.dtype, array.shape, offset))
 
-    def row(self, name: str, index: int) -> npt.NDArray[Any]:
+    def row(self, name: str, index: int) -> Array:
         """Return one sample's array."""
-        place: _Place | npt.NDArray[Any] = self._places[name][index]
+        place: _Place | Array = self._places[name][index]
         if isinstance(place, np.ndarray):
             return place
         array = np.empty(place.shape, place.dtype)
@@ -177,7 +177,7 @@ class Spool(Rows):
         self._scratch.close()
 
 
-def _write_array(file: BinaryIO, array: npt.NDArray[Any]) -> int:
+def _write_array(file: BinaryIO, array: Array) -> int:
     """Write an array's bytes behind the others; return where they begin."""
     offset = file.seek(0, 2)
     # Numbers of 2 bytes that numpy does not know have no buffer of their own.

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime as ort
 
@@ -20,10 +19,11 @@ from bitwright.graph.loading import load_model
 from bitwright.graph.shapes import element_type, infer_shapes, static_shape
 from bitwright.graph.subgraphs import iter_values
 from bitwright.run.session import Level, open_session, run_session
+from bitwright.support.array_types import Array
 
 __all__ = ["SessionRunner"]
 
-Feeds = Mapping[str, npt.NDArray[Any]]
+Feeds = Mapping[str, Array]
 
 
 class _OpenSession(NamedTuple):
@@ -32,7 +32,7 @@ class _OpenSession(NamedTuple):
     session: ort.InferenceSession
     outputs: dict[str, str]
 
-    def run(self, feeds: Feeds) -> dict[str, npt.NDArray[Any]]:
+    def run(self, feeds: Feeds) -> dict[str, Array]:
         inputs = {value.name for value in self.session.get_inputs()}
         wanted = {name: array for name, array in feeds.items() if name in inputs}
         found = run_session(self.session, wanted, list(self.outputs.values()))
@@ -93,7 +93,7 @@ class SessionRunner:
             self._safe = int(fed * max(growth, 1.0) ** 0.5)
         return self._groups
 
-    def run(self, group: tuple[str, ...], feeds: Feeds) -> Mapping[str, npt.NDArray[Any]]:
+    def run(self, group: tuple[str, ...], feeds: Feeds) -> Mapping[str, Array]:
         """Return the tensors of one group."""
         values = {
             name: np.asarray(feeds[name]) for name in group if name in self._fed and name in feeds

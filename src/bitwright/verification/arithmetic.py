@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import CONVOLUTIONS, op_types
@@ -16,11 +14,11 @@ from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.quantized_ops import INTEGER_OPS, IntegerOp
 from bitwright.graph.quantizers import Quantizers, name_of
 from bitwright.graph.shapes import static_shape
+from bitwright.support.array_types import I64, Array
 from bitwright.verification.findings import Finding
 
 __all__ = ["Product", "check_accumulators", "check_saturation", "find_products"]
 
-Array = npt.NDArray[Any]
 
 _FLOAT_PRODUCTS = op_types(lambda op: op.linear and op.integer_op)
 _ENDS = {ir.DataType.INT8: (-128, 127), ir.DataType.UINT8: (0, 255)}
@@ -61,7 +59,7 @@ def check_accumulators(quantizers: Quantizers) -> Iterable[Finding]:
             )
 
 
-def _largest_sum(product: Product, depth: int, bias: npt.NDArray[np.int64]) -> int:
+def _largest_sum(product: Product, depth: int, bias: I64) -> int:
     assert product.source_type is not None
     low, high = _ENDS[product.source_type]
     zero = product.source_zero

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.assess.comparison.quantized_graph import float_op_type, is_conversion
@@ -19,8 +18,6 @@ from bitwright.graph.subgraphs import outer_inputs, subgraphs_of
 from bitwright.plan import QuantPlan
 
 __all__ = ["describe_nodes", "name_unit", "weight_errors"]
-
-Array = npt.NDArray[Any]
 
 
 def describe_nodes(

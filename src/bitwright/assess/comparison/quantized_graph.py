@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.assess.sums import Codes
@@ -23,10 +21,10 @@ from bitwright.graph.quantized_ops import (
 from bitwright.graph.quantizers import QuantizationParameters, stored_weight
 from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.numerics.nbits import NBitsTensors, unpack_nbits
+from bitwright.support.array_types import Array
 
 __all__ = ["PackedWeight", "QuantizedGraph", "packed_weight"]
 
-Array = npt.NDArray[Any]
 
 _CONVERSIONS = QUANTIZERS | DEQUANTIZERS | ROUNDERS | {"DynamicQuantizeLinear"}
 # They move integers and keep what these stand for.

@@ -10,13 +10,11 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.assess.sums import Codes
+from bitwright.support.array_types import Array
 
 __all__ = ["EVERYWHERE", "Saturation"]
-
-Array = npt.NDArray[Any]
 
 
 class Saturation(NamedTuple):

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.assess.comparison.matching import may_have_same_shape
@@ -27,12 +26,12 @@ from bitwright.errors import DataError, ModelError
 from bitwright.graph import carried_model, carry_model, clone_model, infer_shapes, normalize
 from bitwright.plan import QuantPlan
 from bitwright.run import Part, PartRunner, open_session, run_session
+from bitwright.support.array_types import Array
 from bitwright.support.collector import without_collection
 from bitwright.support.engines import LOCAL, Engine
 
 __all__ = ["PairRun", "compare_models", "open_units"]
 
-Array = npt.NDArray[Any]
 Sample = Mapping[str, Array]
 
 _SaturationOf = Callable[[ir.Value], tuple[float, float]]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.assess.comparison.matching import match_tensors
@@ -17,10 +15,10 @@ from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.quantized_ops import DEQUANTIZERS, ROUNDERS
 from bitwright.graph.quantizers import QuantizationParameters, StoredWeight, stored_weight
 from bitwright.plan import QuantPlan
+from bitwright.support.array_types import Array
 
 __all__ = ["Encoding", "planned_weights", "read_encodings"]
 
-Array = npt.NDArray[Any]
 
 _ENDING = "_quantized"
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from bitwright.support.array_types import Array
 
 __all__ = ["MAX_BINS", "Histogram", "pack"]
 
-Array = npt.NDArray[Any]
 
 MAX_BINS = 96
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"

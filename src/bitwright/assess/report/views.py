@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.assess.comparison.quantized_graph import PackedWeight
 from bitwright.assess.report.encodings import Encoding
@@ -16,10 +15,10 @@ from bitwright.assess.report.histograms import Histogram, pack
 from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.numerics.broadcasting import along_axis
 from bitwright.numerics.types import QTYPES
+from bitwright.support.array_types import Array
 
 __all__ = ["Sketch", "TensorView", "Views", "channel_peaks"]
 
-Array = npt.NDArray[Any]
 
 _MAX_CHANNELS = 128
 _NOWHERE: Mapping[str, tuple[float, float]] = {}

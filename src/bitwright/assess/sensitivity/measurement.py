@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy.typing as npt
-
 from bitwright.assess.outputs import OutputErrors, TotalError
 from bitwright.assess.sensitivity.variants import Key, Kind, Variants
 from bitwright.errors import DataError, ModelError
 from bitwright.graph import carried_model, carry_model
 from bitwright.run import OpenPart, PartChain, PartModel
+from bitwright.support.array_types import Array
 from bitwright.support.engines import LOCAL, Engine
 
 __all__ = ["measure_variants"]
 
-Array = npt.NDArray[Any]
 Sample = Mapping[str, Array]
 
 _MOST_NODES = 8000

@@ -112,7 +112,7 @@ def quantize_groups(
 
 def _in_groups(values: npt.ArrayLike, length: int) -> Array:
     """Return groups as floats: the type of the values, whose arithmetic the other tool has too."""
-    array: npt.NDArray[Any] = np.asarray(values)
+    array: Array = np.asarray(values)
     if array.dtype.kind not in "fiuV":
         raise DataError(f"a weight holds numbers, not {array.dtype}.")
     array = array if array.dtype.kind == "f" else array.astype(np.float64)

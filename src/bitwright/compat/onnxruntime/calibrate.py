@@ -38,6 +38,7 @@ from bitwright.data import cache_samples
 from bitwright.decide.ranges.statistics import moments
 from bitwright.errors import DataError, RecipeError
 from bitwright.observe import TensorSketch, fill_sketches
+from bitwright.support.array_types import Array
 
 __getattr__, __dir__ = hand_on(__name__)
 
@@ -68,7 +69,7 @@ class MinMaxCalibrater(CalibraterBase):
             raise RecipeError(f"averaging_constant lies in [0, 1], not {constant}.")
         if self.moving_average and self.per_channel:
             raise RecipeError("moving_average is kept for whole tensors; drop per_channel.")
-        self._averages: dict[str, npt.NDArray[Any]] = {}
+        self._averages: dict[str, Array] = {}
 
     @raises_builtins()
     def collect_data(self, data_reader: Any) -> None:
@@ -114,7 +115,7 @@ class MinMaxCalibrater(CalibraterBase):
             new_range[name] = (low, high) if is_pair else data
         return new_range
 
-    def _ends(self, name: str, sketch: TensorSketch) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    def _ends(self, name: str, sketch: TensorSketch) -> tuple[Array, Array]:
         if sketch.channel_low is not None and sketch.channel_high is not None:
             return sketch.channel_low, sketch.channel_high
         ends = (sketch.low, sketch.high)

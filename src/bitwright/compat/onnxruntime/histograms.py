@@ -204,7 +204,7 @@ def _divergence(counts: I64, other: I64) -> Any:
     return (p * np.log(p / q)).sum()
 
 
-def smooth_counts(counts: npt.NDArray[Any], epsilon: float = _EPSILON) -> F32 | None:
+def smooth_counts(counts: Array, epsilon: float = _EPSILON) -> F32 | None:
     """Return counts with `epsilon` in every empty bin, taken from the others.
 
     None where there is nothing to take it from.

@@ -7,7 +7,6 @@ import logging
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ from bitwright.compat.options import read_names
 from bitwright.emit.bnb4 import BLOCK_SIZES, FP4, NF4, check_block_size, emit_bnb4, quantize_blocks
 from bitwright.errors import ModelError, NothingQuantizedError, RecipeError, did_you_mean
 from bitwright.run import open_session
+from bitwright.support.array_types import Array
 from bitwright.support.notices import warn_user
 
 __getattr__, __dir__ = hand_on(__name__)
@@ -57,9 +57,7 @@ class MatMulBnb4Quantizer:
         self._given = model if isinstance(model, onnx.ModelProto) else None
         self.model = ONNXModel(graph.load_model(model))
 
-    def bnb4_block_quant(
-        self, fpweight: npt.NDArray[Any]
-    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
+    def bnb4_block_quant(self, fpweight: Array) -> tuple[npt.NDArray[np.uint8], Array]:
         """Return the packed codes of a K x N weight, and the largest magnitude of each block."""
         if fpweight.ndim != 2:
             raise RecipeError(f"a weight is a matrix, and this one has {fpweight.ndim} axes.")

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 
 from bitwright import graph
@@ -25,6 +24,7 @@ from bitwright.compat.onnxruntime.peer import peer
 from bitwright.compat.onnxruntime.quantize import StaticQuantConfig, quantize
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.errors import BitwrightError, DataError
+from bitwright.support.array_types import Array
 
 __all__ = [
     "CalibrationDataReader",
@@ -70,7 +70,7 @@ class OnnxModelCalibrationDataReader(CalibrationDataReader):
         """Return the inputs of the next sample, or None at the end."""
         return next(self.calibration_data, None)
 
-    def read_onnx_pb_data(self, file_pb: str | Path) -> npt.NDArray[Any]:
+    def read_onnx_pb_data(self, file_pb: str | Path) -> Array:
         """Return the array in a file that holds a serialized `TensorProto`."""
         path = Path(file_pb)
         try:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
@@ -21,6 +19,7 @@ from bitwright.errors import NothingQuantizedError
 from bitwright.jobs.result import Result
 from bitwright.numerics.types import FLOAT8E4M3FN
 from bitwright.plan import NodePlan, QuantPlan
+from bitwright.support.array_types import Array
 from bitwright.support.notices import warn_user
 
 __all__ = ["RETIRED", "float_model", "store_parameters", "write_model", "write_of_peer"]
@@ -134,9 +133,7 @@ def _cast_biases(model: ir.Model, plan: QuantPlan) -> None:
         model.graph.insert_before(model.graph[0], cast)
 
 
-def _columns(
-    name: str, array: npt.NDArray[Any], initializers: Mapping[str, ir.Value]
-) -> int | None:
+def _columns(name: str, array: Array, initializers: Mapping[str, ir.Value]) -> int | None:
     """Return for how many columns of a matrix one zero point stands, where each has a scale."""
     tensor = name.removesuffix("_zero_point")
     shapes = []

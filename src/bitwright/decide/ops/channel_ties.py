@@ -10,19 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import OPERATORS
 from bitwright.decide.ops.integer_kernels import is_depthwise, padded_channels
 from bitwright.graph.constants import constant_of, input_at, is_constant
+from bitwright.support.array_types import Array
 
 __all__ = ["ChannelTies", "Convolved", "Layout"]
 
-Array = npt.NDArray[Any]
 
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops import CONVOLUTIONS
+from bitwright.support.array_types import Array
 
 __all__ = ["LinearNode"]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

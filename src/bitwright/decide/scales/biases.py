@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Entry, Layout
@@ -21,6 +19,7 @@ from bitwright.graph.constants import constant_of
 from bitwright.numerics.types import INT32
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import find_override
+from bitwright.support.array_types import Array
 
 __all__ = ["fit_biases", "fit_narrow_biases", "prevent_bias_overflow"]
 
@@ -29,7 +28,7 @@ __all__ = ["fit_biases", "fit_narrow_biases", "prevent_bias_overflow"]
 class _Bias:
     """Numbers that are added to a product, and the entries of its two factors."""
 
-    array: npt.NDArray[Any]
+    array: Array
     source: str
     weight: str
     tile: int
@@ -93,7 +92,7 @@ def _float_biases(model: ir.Model, layout: Layout, plan: QuantPlan) -> Iterator[
             yield _Bias(array, source, weight, tile)
 
 
-def _float_bias(node: ir.Node, index: int | None, plan: QuantPlan) -> npt.NDArray[Any] | None:
+def _float_bias(node: ir.Node, index: int | None, plan: QuantPlan) -> Array | None:
     """Return the vector that is added to a product in float, in the node itself or behind it."""
     if index is not None:
         given = len(node.inputs) > index and plan.nodes[node.name or ""].inputs[index] is None
@@ -127,7 +126,7 @@ def fit_narrow_biases(layout: Layout, plan: QuantPlan) -> QuantPlan:
     return plan.with_tensors(fitted)
 
 
-def _fitted(plan: QuantPlan, key: str, bias: npt.NDArray[Any]) -> TensorPlan:
+def _fitted(plan: QuantPlan, key: str, bias: Array) -> TensorPlan:
     """Return the entry of a narrow bias with its scale doubled as often as it has to be."""
     entry, found = plan.tensors[key], plan.parameters(key)
     scale = np.ldexp(np.asarray(found.scale), -entry.shift)

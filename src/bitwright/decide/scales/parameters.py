@@ -35,6 +35,7 @@ from bitwright.numerics.scales import (
 from bitwright.numerics.types import QType
 from bitwright.plan import TensorPlan
 from bitwright.recipe import Distribution, MinMax, MinMSE, Override, RangeMethod, Recipe, ScaleKind
+from bitwright.support.array_types import Array
 
 if TYPE_CHECKING:
     from bitwright.observe import TensorSketch
@@ -47,8 +48,6 @@ __all__ = [
     "weight_plan",
     "widened_for_bias",
 ]
-
-Array = npt.NDArray[Any]
 
 
 class _Choice(NamedTuple):

@@ -15,10 +15,8 @@ all channels, and dense ones read its result; `is_faster_unshuffled`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.ops.integer_kernels import is_depthwise, is_faster_unshuffled
@@ -136,7 +134,7 @@ class _Shuffle:
         ends = any(value.is_graph_output() for value in (result.value, *values))
         return dense if len(dense) == len(uses) and not ends else None
 
-    def _spread_columns(self, conv: IntegerConv, order: npt.NDArray[Any]) -> None:
+    def _spread_columns(self, conv: IntegerConv, order: Array) -> None:
         store(self.graph, conv.node, 1, {0: conv.with_columns(self.channels, order)})
 
     def _pick(self, place: ir.Node, reader: ChannelReader) -> ir.Value:

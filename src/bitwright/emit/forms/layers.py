@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.emit.qlinear_graph import PairGraph
@@ -14,10 +12,9 @@ from bitwright.emit.quantized import Quantized
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import copy_node, like, replace_constant
 from bitwright.graph.quantizers import StoredWeight, stored_weight
+from bitwright.support.array_types import Array
 
 __all__ = ["Array", "IntegerConv", "integer_conv", "store"]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

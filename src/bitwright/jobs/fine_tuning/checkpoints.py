@@ -7,14 +7,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.learning.reports import SegmentReport
+from bitwright.support.array_types import Array
 from bitwright.support.store import PartStore
 
 __all__ = ["Checkpoints", "Learned"]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

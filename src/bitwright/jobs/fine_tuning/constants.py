@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.emit import EMITTERS
@@ -16,10 +14,9 @@ from bitwright.graph import clone_model, iter_values
 from bitwright.numerics.quantize import dequantize
 from bitwright.plan import Parameters, QuantPlan
 from bitwright.rounding.planned import round_as_planned
+from bitwright.support.array_types import Array
 
 __all__ = ["Constant", "find_constants", "with_quantized_activations"]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
@@ -31,10 +29,9 @@ from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import AdaQuant, AdaRound, FineTuning
 from bitwright.recipe.emulate import LEARNING_OPS
 from bitwright.rounding.bias_correction import find_biased_layers
+from bitwright.support.array_types import Array
 
 __all__ = ["SegmentLearner", "Tuned"]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(slots=True)

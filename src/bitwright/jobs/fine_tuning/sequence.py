@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.graph import fingerprint
@@ -33,12 +32,11 @@ from bitwright.learning.segments import Segment
 from bitwright.plan import QuantPlan
 from bitwright.recipe import FineTuning
 from bitwright.run import run_side_by_side
+from bitwright.support.array_types import Array
 from bitwright.support.engines import LOCAL, Engine
 from bitwright.support.progress import Progress, ProgressUpdate, show_progress
 
 __all__ = ["fine_tune", "fine_tune_weights", "run_segments"]
-
-Array = npt.NDArray[Any]
 
 
 def fine_tune_weights(

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
@@ -35,14 +33,13 @@ from bitwright.plan import QuantPlan
 from bitwright.recipe import AdaRound, SignRound
 from bitwright.rounding.store import BlockStore
 from bitwright.run import LayerwiseRun
+from bitwright.support.array_types import Array
 
 __all__ = ["tune_weights"]
 
 WIDE_BITS = 8
 """Weights of so many bits have next to nothing to gain by SignRound; the targets of a language
 model's head, which often has 8, would be as large as all of its logits."""
-
-Array = npt.NDArray[Any]
 
 
 def tune_weights(

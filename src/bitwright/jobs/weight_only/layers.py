@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.layout.weight_only import weight_source
@@ -20,10 +19,9 @@ from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks, values_of_bl
 from bitwright.numerics.row_reading import load_rows
 from bitwright.numerics.stacked import as_matrix, as_stack
 from bitwright.plan import QuantPlan, WeightPlan
+from bitwright.support.array_types import Array
 
 __all__ = ["PlannedWeight", "planned_weights"]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.decide.layout.branches import Branch, find_branches
@@ -22,6 +20,7 @@ from bitwright.numerics.blocks import SHRINKS, quantize_in_blocks
 from bitwright.plan import QuantPlan
 from bitwright.recipe import ByLoss
 from bitwright.run import LayerwiseRun, Part
+from bitwright.support.array_types import F64, Array
 from bitwright.support.wording import counted
 
 __all__ = ["SAMPLES", "choose_by_loss", "choose_by_place", "measure_losses", "mix_bits"]
@@ -29,7 +28,6 @@ __all__ = ["SAMPLES", "choose_by_loss", "choose_by_place", "measure_losses", "mi
 SAMPLES = 4
 """How many samples weights are measured on, every token of them."""
 
-Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
 
 # Which output of a normalization that adds first is the sum.
@@ -191,7 +189,7 @@ def _alive_before(end: ir.Value, inputs: LayerwiseRun) -> tuple[str, ...]:
 
 def _results(
     inputs: LayerwiseRun, part: Part, weights: Mapping[str, ir.TensorProtocol]
-) -> Iterator[npt.NDArray[np.float64]]:
+) -> Iterator[F64]:
     """Yield what comes out of a part, sample by sample."""
     for found in inputs.run_part(part, weights):
         yield found[part.outputs[0]].astype(np.float64)

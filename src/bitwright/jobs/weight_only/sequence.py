@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.equalize.awq import CLIPPED, awq_scales
@@ -31,12 +29,12 @@ from bitwright.recipe import WeightOnly
 from bitwright.rounding.store import BlockStore
 from bitwright.run import LayerwiseRun, run_side_by_side
 from bitwright.run.layerwise import PartOpener
+from bitwright.support.array_types import Array
 from bitwright.support.engines import Workers
 from bitwright.support.wording import counted
 
 __all__ = ["find_scaling", "round_weights"]
 
-Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.decide.ops import OPERATORS
 from bitwright.graph.constants import constant_of, input_at
@@ -14,14 +12,13 @@ from bitwright.graph.quantized_ops import QUANTIZERS
 from bitwright.graph.quantizers import Quantizer, name_of
 from bitwright.recipe import Recipe
 from bitwright.recipe.host import writes_signed
+from bitwright.support.array_types import Array
 from bitwright.targets.target import TypeName
 from bitwright.verification.rules.encodings import shares_weight_type
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
 from bitwright.verification.view import Breach, TargetView, readers_of
 
 __all__ = ["Tensors"]
-
-Array = npt.NDArray[Any]
 
 
 class Tensors(Rule, frozen=True, kw_only=True):
