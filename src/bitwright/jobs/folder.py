@@ -27,7 +27,7 @@ from bitwright.jobs.result import Result, show_shrinkage
 from bitwright.recipe import Recipe
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import replace_folder, temporary_folder_beside
-from bitwright.support.showing import Summarized, data_frame, html_tables
+from bitwright.support.showing import Summarized, data_frame, html_tables, plain_fields
 from bitwright.support.wording import counted, show_bytes
 
 __all__ = ["FolderResult", "ModelFolder", "quantize_folder"]
@@ -201,13 +201,8 @@ class FolderResult(Summarized):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as plain data."""
-        return {
-            "models": {name: result.to_dict() for name, result in self.results.items()},
-            "copied": self.copied,
-            "float_bytes": self.float_size,
-            "bytes": self.size,
-            "output": None if self.path is None else str(self.path),
-        }
+        sizes = {"float_bytes": "float_size", "bytes": "size"}
+        return plain_fields(self, "copied", models="results", **sizes, output="path")
 
     def to_pandas(self) -> Any:
         """Return one row for each quantized model as a pandas DataFrame."""

@@ -21,7 +21,7 @@ from bitwright.data import Sample
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 from bitwright.support.arguments import check_arguments
-from bitwright.support.showing import Summarized, data_frame, html_tables
+from bitwright.support.showing import Summarized, data_frame, html_tables, plain_fields
 from bitwright.support.wording import counted
 
 if TYPE_CHECKING:
@@ -230,28 +230,18 @@ class Result(Summarized):
                 {"op": op, "reason": reason, "count": count}
                 for (op, reason), count in self.skipped.most_common()
             ],
-            "float_bytes": self.float_size,
-            "bytes": self.size,
-            "data": self.data,
-            "samples": self.samples,
-            "samples_are_unseen": self.samples_are_unseen,
+            **plain_fields(self, "data", "samples", "samples_are_unseen", "judgement", "coverage"),
+            **plain_fields(self, "clock", float_bytes="float_size", bytes="size", output="path"),
             "outputs": [
-                {
-                    "name": c.name,
-                    "sqnr_db": c.sqnr,
-                    "cosine": c.cosine,
-                    "largest_error": c.largest_error,
-                    "top1_agreement": c.agreement,
-                    "judged": None if c.judged is None else c.judged.to_dict(),
-                }
-                for c in self.outputs
+                plain_fields(
+                    output,
+                    *("name", "cosine", "largest_error", "judged"),
+                    **{"sqnr_db": "sqnr", "top1_agreement": "agreement"},
+                )
+                for output in self.outputs
             ],
             "verdict": self.verdict._asdict(),
-            "judgement": None if self.judgement is None else self.judgement.to_dict(),
-            "coverage": None if self.coverage is None else self.coverage.to_dict(),
-            "clock": None if self.clock is None else self.clock.to_dict(),
             "notes": list(self.plan.notes),
-            "output": None if self.path is None else str(self.path),
         }
 
 

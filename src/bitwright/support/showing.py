@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from bitwright.errors import MissingPackageError
 
-__all__ = ["Section", "Summarized", "data_frame", "html_tables"]
+__all__ = ["Section", "Summarized", "data_frame", "html_tables", "plain", "plain_fields"]
 
 Section = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 """A title, the names of the columns, and the rows."""
@@ -89,3 +90,20 @@ def data_frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None 
             "or use to_dict."
         ) from error
     return pd.DataFrame(rows, columns=columns)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: sequences as lists, paths as text, others by `to_dict`."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def plain_fields(value: object, *names: str, **renamed: str) -> dict[str, Any]:
+    """Return attributes of a value as plain data, under their own names or under others."""
+    fields = dict(zip(names, names, strict=True)) | renamed
+    return {key: plain(getattr(value, name)) for key, name in fields.items()}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from xml.etree import ElementTree
 
-from bitwright.support.showing import html_tables
+from bitwright.support.showing import html_tables, plain_fields
 from bitwright.support.wording import counted
 from bitwright.targets.target import Consequence
 
@@ -92,8 +92,7 @@ class Residence:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
-        numbers = {name: getattr(self, name) for name in self.__slots__}
-        return numbers | {"share": self.share, "quantized_share": self.quantized_share}
+        return plain_fields(self, *self.__slots__, "share", "quantized_share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +149,7 @@ class Verification:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        return {
-            "target": self.target,
-            "ok": self.ok,
-            "rules": list(self.rules),
-            "findings": [finding.to_dict() for finding in self.findings],
-            "residence": None if self.residence is None else self.residence.to_dict(),
-        }
+        return plain_fields(self, "target", "ok", "rules", "findings", "residence")
 
     def summarize(self) -> dict[str, Any]:
         """Return the verdict as plain data, with one row for what is the same of several nodes."""

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from bitwright.support.showing import Summarized, data_frame, html_tables
+from bitwright.support.showing import Summarized, data_frame, html_tables, plain_fields
 from bitwright.support.wording import counted
 
 __all__ = ["Engine", "GenerationBenchmark", "ModelGeneration", "Rate"]
@@ -134,15 +134,9 @@ class GenerationBenchmark(Summarized):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        first = self.models[0]
-        return {
-            "engine": self.engine,
-            "threads": self.threads,
-            "providers": list(self.providers),
-            "prompt_tokens": first.prompt_tokens,
-            "new_tokens": first.new_tokens,
-            "models": [self._row(index) for index in range(len(self.models))],
-        }
+        rows = [self._row(index) for index in range(len(self.models))]
+        tokens = plain_fields(self.models[0], "prompt_tokens", "new_tokens")
+        return plain_fields(self, "engine", "threads", "providers") | tokens | {"models": rows}
 
     def _row(self, index: int) -> dict[str, Any]:
         row = self.models[index].to_dict()

@@ -10,7 +10,7 @@ import numpy as np
 
 from bitwright.assess.bench.profile import NodeTime, Profile
 from bitwright.assess.clock import Clock
-from bitwright.support.showing import Summarized, data_frame, html_tables
+from bitwright.support.showing import Summarized, data_frame, html_tables, plain_fields
 from bitwright.support.wording import counted
 
 __all__ = ["Benchmark", "ModelBenchmark", "SlowerNode"]
@@ -182,12 +182,8 @@ class Benchmark(Summarized):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        return {
-            "data": self.data,
-            "threads": self.threads,
-            "providers": list(self.providers),
-            "models": [self._row(index) for index in range(len(self.models))],
-        }
+        models = [self._row(index) for index in range(len(self.models))]
+        return plain_fields(self, "data", "threads", "providers") | {"models": models}
 
     def _row(self, index: int) -> dict[str, Any]:
         row = self.models[index].to_dict()

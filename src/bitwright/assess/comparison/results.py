@@ -10,7 +10,7 @@ from bitwright.assess.judge import Judgement
 from bitwright.assess.outputs import OutputComparison, output_section
 from bitwright.assess.rendering import show_decibels
 from bitwright.support.arguments import check_arguments
-from bitwright.support.showing import Summarized, data_frame, html_tables
+from bitwright.support.showing import Summarized, data_frame, html_tables, plain_fields
 from bitwright.support.wording import counted
 
 __all__ = ["Comparison", "NodeComparison", "TensorComparison"]
@@ -152,13 +152,9 @@ class Comparison(Summarized):
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
         return {
-            "samples": self.samples,
-            "outputs": [output.to_dict() for output in self.outputs],
-            "judgement": None if self.judgement is None else self.judgement.to_dict(),
-            "coverage": None if self.coverage is None else self.coverage.to_dict(),
+            **plain_fields(self, "samples", "outputs", "judgement", "coverage", "weights"),
             "nodes": [asdict(node) for node in self.nodes],
             "tensors": [asdict(tensor) for tensor in self.tensors.values()],
-            "weights": dict(self.weights),
         }
 
     def _repr_html_(self) -> str:

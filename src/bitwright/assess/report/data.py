@@ -17,6 +17,7 @@ from bitwright.assess.report.advice import advise
 from bitwright.assess.report.subject import ReportNode, ReportSubject
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
+from bitwright.support.showing import plain_fields
 from bitwright.support.wording import counted, show_bytes, show_milliseconds
 
 __all__ = ["build_front_data", "build_report_data"]
@@ -66,24 +67,14 @@ def _nodes(subject: ReportSubject, keys: Mapping[str, int]) -> list[dict[str, An
 
 def _node(node: ReportNode, keys: Mapping[str, int], regained: float | None) -> dict[str, Any]:
     measured = node.measured
+    errors = {"error": "max_error", "energy": "local_sqnr"}
     return {
-        "name": measured.name,
-        "op": measured.op,
-        "depth": measured.depth,
+        **plain_fields(measured, "name", "op", "depth", "reason", "unmeasured", "output", "reads"),
+        **_figures(measured, "sqnr", "cosine", "saturated", "used", **errors),
+        **_figures(node, "alone"),
         "quantized": node.quantized,
-        "reason": measured.reason,
-        "unmeasured": measured.unmeasured,
-        "output": measured.output,
-        "reads": list(measured.reads),
         "file": _in_file(node),
         "facts": [list(fact) for fact in node.facts],
-        "sqnr": _number(measured.sqnr),
-        "alone": _number(node.alone),
-        "energy": _number(measured.local_sqnr),
-        "cosine": _number(measured.cosine),
-        "error": _number(measured.max_error),
-        "saturated": _number(measured.saturated),
-        "used": _number(measured.used),
         "regained": _number(regained),
         "tensors": [[label, keys[key]] for label, key in node.tensors if key in keys],
     }
@@ -106,21 +97,15 @@ def _sensitivity(subject: ReportSubject) -> dict[str, Any] | None:
         "measured": len(found.nodes),
         "proposal": {
             "sentence": proposal.describe(),
-            "nodes": list(proposal.nodes),
-            "to": proposal.to,
-            "regained": _number(proposal.regained),
-            "sqnr_before": _number(proposal.sqnr_before),
-            "sqnr": _number(proposal.sqnr),
+            **plain_fields(proposal, "nodes", "to"),
+            **_figures(proposal, "regained", "sqnr_before", "sqnr"),
             "plan": fix.plan_name if proposal.nodes else None,
         },
         "ranking": [
             {
-                "name": node.name,
-                "op": node.op,
+                **plain_fields(node, "name", "op"),
                 "place": places.get(node.name),
-                "alone": _number(node.alone_sqnr),
-                "without": _number(node.without_sqnr),
-                "regained": _number(node.regained),
+                **_figures(node, "regained", alone="alone_sqnr", without="without_sqnr"),
             }
             for node in found.ranking[:_MAX_RANKED]
         ],
@@ -128,14 +113,9 @@ def _sensitivity(subject: ReportSubject) -> dict[str, Any] | None:
 
 
 def _output(output: OutputComparison) -> dict[str, Any]:
-    return {
-        "name": output.name,
-        "sqnr": _number(output.sqnr),
-        "cosine": _number(output.cosine),
-        "error": _number(output.largest_error),
-        "agreement": _number(output.agreement),
-        "judged": _judged(output.judged),
-    }
+    errors = {"error": "largest_error", "agreement": "agreement"}
+    figures = _figures(output, "sqnr", "cosine", **errors)
+    return {"name": output.name, **figures, "judged": _judged(output.judged)}
 
 
 def _judged(judged: OutputJudgement | None) -> dict[str, Any] | None:
@@ -213,10 +193,8 @@ def _plan(plan: QuantPlan | None) -> dict[str, Any] | None:
     text = plan.to_json()
     fits = len(text) <= _MAX_PLAN_BYTES
     return {
-        "tool": plan.tool,
-        "fingerprint": plan.fingerprint,
+        **plain_fields(plan, "tool", "fingerprint", "notes"),
         "tensors": len(plan.tensors),
-        "notes": list(plan.notes),
         "bytes": len(text),
         "json": text if fits else None,
     }
@@ -232,6 +210,12 @@ def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
         else value
         for name, value in values.items()
     }
+
+
+def _figures(value: object, *names: str, **renamed: str) -> dict[str, Any]:
+    """Return attributes of a value that are numbers, as JSON can hold them."""
+    found = plain_fields(value, *names, **renamed)
+    return {name: _number(figure) for name, figure in found.items()}
 
 
 def _number(value: float | None) -> float | str | None:
@@ -252,22 +236,19 @@ def build_front_data(found: Mapping[str, Any]) -> dict[str, Any]:
     size, unit = _unit(found["purpose"], max(*(p["cost"] for p in points), found["float_cost"]))
     chosen = points[found["chosen"]]
     stopped = [] if found["stopped"] is None else [f"Stopped early: {found['stopped']}."]
+    same = ("metric", "max_drop", "float_cost", "chosen", "command")
     return {
-        "metric": found["metric"],
-        "max_drop": found["max_drop"],
+        **{name: found[name] for name in same},
         "max_size": found.get("max_size"),
         "float_score": f"{found['float_score']:.4g}",
-        "float_cost": found["float_cost"],
         "float_name": "float" if found["purpose"] == "size" else "prepared float",
         "unit": unit,
         "unit_size": size,
         "sentence": _sentence(found, chosen),
         "points": points,
-        "chosen": found["chosen"],
         "final": None if found["final"] is None else _drop(found["final"]),
         "fallen": found["points"][found["chosen"]]["fallen"],
         "notes": [*stopped, *found["notes"]],
-        "command": found["command"],
     }
 
 

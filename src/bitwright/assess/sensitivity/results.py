@@ -13,7 +13,7 @@ from bitwright.assess.rendering import show_decibels
 from bitwright.assess.sums import decibels
 from bitwright.errors import PlanError
 from bitwright.plan import FALLBACK_NAMES, Fallback, QuantPlan
-from bitwright.support.showing import Summarized, data_frame, html_tables
+from bitwright.support.showing import Summarized, data_frame, html_tables, plain_fields
 from bitwright.support.wording import counted
 
 __all__ = ["NodeSensitivity", "Proposal", "Sensitivity"]
@@ -145,18 +145,9 @@ class Proposal:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the proposal, without its plan, as plain data."""
-        return {
-            "nodes": list(self.nodes),
-            "to": self.to,
-            "quantizable": self.quantizable,
-            "regained": self.regained,
-            "interval": None if self.interval is None else [self.interval.low, self.interval.high],
-            "reached": self.reached,
-            "sqnr_before": self.sqnr_before,
-            "sqnr": self.sqnr,
-            "loss_before": self.loss_before,
-            "loss": self.loss,
-        }
+        names = ("nodes", "to", "quantizable", "regained", "reached", "sqnr_before", "sqnr")
+        interval = None if self.interval is None else [self.interval.low, self.interval.high]
+        return {**plain_fields(self, *names, "loss_before", "loss"), "interval": interval}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -212,22 +203,9 @@ class Sensitivity(Summarized):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the plan as plain data, the ranking first."""
-        rows = [
-            {
-                **asdict(node),
-                "alone_sqnr": node.alone_sqnr,
-                "without_sqnr": node.without_sqnr,
-                "regained": node.regained,
-            }
-            for node in self.ranking
-        ]
-        return {
-            "samples": self.samples,
-            "sqnr": self.sqnr,
-            "quantized": self.quantized,
-            "loss": self.loss,
-            "ranking": rows,
-        }
+        derived = ("alone_sqnr", "without_sqnr", "regained")
+        rows = [asdict(node) | plain_fields(node, *derived) for node in self.ranking]
+        return {**plain_fields(self, "samples", "sqnr", "quantized", "loss"), "ranking": rows}
 
     def summary(self, n: int = 5) -> str:
         """Return the error of the outputs and the most sensitive nodes, in a few lines."""

@@ -24,6 +24,7 @@ from bitwright.jobs.retargeting.integer_operators import expand_integer_operator
 from bitwright.jobs.retargeting.zero_points import Byte, move_zero_points
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
+from bitwright.support.showing import plain_fields
 from bitwright.support.wording import counted
 from bitwright.targets import Target, find_target
 from bitwright.targets.host import on_host
@@ -58,11 +59,7 @@ class Retargeted:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what was done as plain data."""
-        return {
-            "target": self.target,
-            "changes": list(self.changes),
-            "verification": self.verification.to_dict(),
-        }
+        return plain_fields(self, "target", "changes", "verification")
 
 
 def retarget_with_plan(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from bitwright.assess.judge.sequential import Drop, Verdict
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Purpose
 from bitwright.support.arguments import check_arguments
-from bitwright.support.showing import html_tables
+from bitwright.support.showing import html_tables, plain_fields
 from bitwright.support.wording import counted, show_bytes, show_milliseconds
 
 __all__ = ["FallenUnit", "FrontPoint", "Probe", "State", "TuneResult"]
@@ -76,20 +76,9 @@ class FrontPoint:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the point as plain data."""
-        return {
-            "cost": self.cost,
-            "error": self.error,
-            "measured_cost": self.measured_cost,
-            "cost_spread": None if self.cost_spread is None else list(self.cost_spread),
-            "clock": None if self.clock is None else self.clock.to_dict(),
-            "measured": None if self.measured is None else self.measured.to_dict(),
-            "verdict": self.verdict,
-            "refined": self.refined,
-            "fallen": [
-                {"node": u.node, "op": u.op, "state": u.state, "reason": u.reason}
-                for u in self.fallen
-            ],
-        }
+        figures = ("cost", "error", "measured_cost", "cost_spread", "clock", "measured")
+        fallen = [plain_fields(unit, "node", "op", "state", "reason") for unit in self.fallen]
+        return {**plain_fields(self, *figures, "verdict", "refined"), "fallen": fallen}
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,28 +218,9 @@ class TuneResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the model as plain data."""
-        return {
-            "met": self.met,
-            "is_float": self.is_float,
-            "metric": self.metric,
-            "max_drop": self.max_drop,
-            "max_size": self.max_size,
-            "purpose": self.purpose,
-            "float_score": self.float_score,
-            "float_cost": self.float_cost,
-            "chosen": self.chosen,
-            "points": [point.to_dict() for point in self.points],
-            "final": None if self.final is None else self.final.to_dict(),
-            "probes": [probe.to_dict() for probe in self.probes],
-            "loss_units": [{"node": name, "share": share} for name, share in self.loss_units],
-            "evaluations": self.evaluations,
-            "planned_evaluations": self.planned_evaluations,
-            "seconds": self.seconds,
-            "stopped": self.stopped,
-            "notes": list(self.notes),
-            "command": self.command,
-            "output": None if self.path is None else str(self.path),
-        }
+        shown = [one.name for one in fields(self) if one.repr and one.name != "path"]
+        loss_units = [{"node": name, "share": share} for name, share in self.loss_units]
+        return plain_fields(self, *shown, output="path") | {"loss_units": loss_units}
 
     def _repr_html_(self) -> str:
         facts = [tuple(line.partition(": ")[::2]) for line in self.summary().splitlines()]
