@@ -35,3 +35,10 @@ def test_nobody_is_told_where_no_progress_is_wanted(monkeypatch, caplog):
     with show_progress(False, "Observing", 40) as update:
         update(1)
     assert not caplog.messages
+
+
+def test_a_program_without_streams_is_served(monkeypatch, caplog):
+    monkeypatch.setattr("sys.stderr", None)
+    with show_progress(True, "Observing", total=2) as update:
+        update(1, "conv\x1b")
+    assert caplog.records == []

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from bitwright.cli.stopping import Stopping
+from bitwright.cli.streams import lasting_streams
 
 __all__ = ["main"]
 
@@ -19,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     stopping = Stopping()
     try:
-        with stopping, stopping.recognized():
+        with lasting_streams(), stopping, stopping.recognized():
             from bitwright.cli.app import run  # imports take long enough to be interrupted
 
             return run(arguments, stopping)

@@ -6,7 +6,6 @@ import functools
 import inspect
 import json
 import logging
-import os
 import sys
 import traceback
 import warnings
@@ -34,8 +33,9 @@ from bitwright.cli.sensitivity import sensitivity_command
 from bitwright.cli.stopping import Stopping
 from bitwright.cli.tune import tune_command
 from bitwright.cli.verify import verify_command
-from bitwright.errors import RENAMED, BitwrightError
+from bitwright.errors import RENAMED, BitwrightError, OutputError
 from bitwright.support.memory_shortage import find_memory_shortage
+from bitwright.support.wording import indented, printable
 
 __all__ = ["run"]
 
@@ -69,10 +69,6 @@ def run(arguments: Sequence[str] | None, stopping: Stopping) -> int:
     """Run one command and return its exit code, with a line for whatever ended it."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     as_json, verbose = "--json" in words, not {"-v", "--verbose"}.isdisjoint(words)
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal or pipe that knows no "…" shows a "?", and the job goes on.
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
     try:
         with stopping.recognized(), _one_line_warnings(), _quiet_loggers():
             command = typer.main.get_command(_make_app())
@@ -81,6 +77,12 @@ def run(arguments: Sequence[str] | None, stopping: Stopping) -> int:
                 # Some versions of typer turn Ctrl-C into this number and say nothing.
                 raise KeyboardInterrupt
             sys.stdout.flush()
+        problem = getattr(sys.stdout, "problem", None)
+        if problem is not None:
+            raise OutputError(
+                f"what the command says could not be written ({problem}), though all else is done; "
+                "give its standard output another place."
+            )
     except BitwrightError as error:
         return _fail(error, error.for_command, FAILED, as_json, verbose)
     except _UsageError as error:
@@ -91,10 +93,6 @@ def run(arguments: Sequence[str] | None, stopping: Stopping) -> int:
         what = stopping.word
         message = f"{what}; the same command goes on from here." if resumes else f"{what}."
         return _fail(error, message, stopping.code, as_json, verbose=False, kind=what.capitalize())
-    except BrokenPipeError:
-        # The reader (`| head`) has closed the pipe; the interpreter must not try to flush again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
     except Exception as error:  # noqa: BLE001 - whatever it is, the user gets a line and a code
         shortage = find_memory_shortage(error)
         if shortage is not None:
@@ -186,8 +184,8 @@ def _fail(
     kind: str | None = None,
 ) -> int:
     if verbose:
-        traceback.print_exception(error, file=sys.stderr)
-    line = " ".join(message.split())
+        print(indented("".join(traceback.format_exception(error))), file=sys.stderr)
+    line = printable(" ".join(message.split()))
     if as_json:
         named = kind or ("UsageError" if code == MISUSED else type(error).__name__)
         print(json.dumps({"error": {"type": named, "message": line}}, indent=2))
@@ -200,7 +198,7 @@ def _one_line_warnings() -> Iterator[None]:
     """Show warnings as lines of ours; a Python file and line number help no user."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        line = " ".join(str(message).split())
+        line = printable(" ".join(str(message).split()))
         _LOGGER.warning("%s", line)
         print(f"warning: {line}", file=sys.stderr)
 

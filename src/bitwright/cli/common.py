@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from bitwright.cli.groups import option
 from bitwright.errors import OutputError
 from bitwright.support.files import check_regular_file
 from bitwright.support.input_limits import input_limits, read_limits
 from bitwright.support.progress import LOGGER as PROGRESS
+from bitwright.support.wording import indented, printable
 
 __all__ = ["CommonOptions"]
 
@@ -59,7 +60,17 @@ class _ScreenHandler(logging.StreamHandler[TextIO]):
 
     def format(self, record: logging.LogRecord) -> str:
         word = "progress" if record.name == PROGRESS.name else "step"
-        return f"{word}: {record.getMessage()}"
+        return f"{word}: {printable(record.getMessage())}"
+
+
+class _OneLine(logging.Formatter):
+    """Gives a record one line, and those of a traceback below it: a name forges no other."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (its name in logging)
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 (its name in logging)
+        return indented(super().formatException(ei))
 
 
 _FIRST_LINE = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ [A-Z]+ bitwright")
@@ -112,7 +123,7 @@ def _file_handler(path: Path) -> logging.Handler:
         raise OutputError(
             f"cannot write the log {str(path)!r}: {reason}; choose another."
         ) from error
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     return handler
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from bitwright.cli.groups import described, switch
-from bitwright.support.wording import show_bytes
+from bitwright.support.wording import printable, show_bytes
 
 __all__ = ["Facts", "Json", "Part", "Screen", "Table", "Verbose", "show_bytes", "show_ratio"]
 
@@ -59,9 +59,14 @@ class Screen:
             import msgspec
 
             # Unlike json.dumps this writes infinities as null, which every parser reads.
-            print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+            try:
+                encoded = msgspec.json.encode(document)
+            except UnicodeEncodeError:  # a path that is not UTF-8
+                encoded = msgspec.json.encode(_encodable(msgspec.to_builtins(document)))
+            text = msgspec.json.format(encoded, indent=2).decode()
+            print("\n".join(printable(line, as_json=True) for line in text.split("\n")))
         elif not self.quiet:
-            parts = [part for part in parts if isinstance(part, str) or part.rows]
+            parts = [_printable(part) for part in parts if isinstance(part, str) or part.rows]
             if sys.stdout.isatty():
                 _draw(parts)
             else:
@@ -71,6 +76,27 @@ class Screen:
 def show_ratio(ratio: float, better: str, worse: str) -> str:
     """Return how many times better or worse something became."""
     return f"{ratio:.2f}x {better}" if ratio >= 1 else f"{1 / ratio:.2f}x {worse}"
+
+
+def _encodable(value: Any) -> Any:
+    """Return plain data with what is no UTF-8 escaped."""
+    if isinstance(value, dict):
+        return {_encodable(name): _encodable(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encodable(item) for item in value]
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    return value
+
+
+def _printable(part: Part) -> Part:
+    """Return a part whose names and values stay in their lines and cells; a text may have lines."""
+    if isinstance(part, str):
+        return "\n".join(map(printable, part.split("\n")))
+    if isinstance(part, Facts):
+        return Facts([(name, printable(value)) for name, value in part.rows])
+    rows = [tuple(map(printable, row)) for row in part.rows]
+    return Table(printable(part.title), part.columns, rows)
 
 
 def _lines(part: Part) -> list[str]:

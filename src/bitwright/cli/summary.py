@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.cli.screen import Facts, Part, Table, show_bytes
-from bitwright.support.wording import counted
+from bitwright.support.wording import counted, printable
 from bitwright.targets import find_target
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def folder_parts(result: FolderResult, *, verbose: bool) -> list[Part]:
         part
         for name, one in result.results.items()
         if verbose
-        for part in (name, *_node_tables(one.plan, verbose))
+        for part in (printable(name), *_node_tables(one.plan, verbose))
     ]
     sizes = f"{show_bytes(result.float_size)} -> {show_bytes(result.size)}"
     copies = counted(len(result.folder.others), "other file")

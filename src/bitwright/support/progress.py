@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from bitwright.support.wording import printable
+
 __all__ = ["Progress", "ProgressLines", "ProgressUpdate", "show_progress"]
 
 LOGGER = logging.getLogger("bitwright.progress")
@@ -53,7 +55,7 @@ def show_progress(progress: Progress, what: str, total: int | None) -> Iterator[
     """Give a function that takes how much is done, out of `total` where that is known."""
     if callable(progress):
         yield lambda done, _="": progress(done, total)
-    elif progress and sys.stderr.isatty():
+    elif progress and sys.stderr is not None and sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as Bar
@@ -69,7 +71,7 @@ def show_progress(progress: Progress, what: str, total: int | None) -> Iterator[
         )
         with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(what, total=total, detail="")
-            yield lambda done, detail="": bar.update(task, completed=done, detail=detail)
+            yield lambda done, detail="": bar.update(task, completed=done, detail=printable(detail))
     elif progress:
         lines = ProgressLines(what)
         yield lambda done, _="": lines(done, total)

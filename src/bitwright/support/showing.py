@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.errors import MissingPackageError
+from bitwright.support.wording import printable
 
 __all__ = ["Section", "Summarized", "data_frame", "html_tables", "plain", "plain_fields"]
 
@@ -37,10 +38,10 @@ class Summarized:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.summary().partition(chr(10))[0]}>"
+        return f"<{type(self).__name__}: {str(self).partition(chr(10))[0]}>"
 
     def __str__(self) -> str:
-        return self.summary()
+        return "\n".join(map(printable, self.summary().split("\n")))
 
 
 # Everything inherits its colours; rules are half transparent, so that they show on every theme.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 
@@ -9,6 +10,8 @@ from bitwright.errors import ArgumentError
 
 __all__ = [
     "counted",
+    "indented",
+    "printable",
     "read_bytes",
     "reason_of",
     "show_bytes",
@@ -24,6 +27,34 @@ def counted(count: int, noun: str) -> str:
     ('1 holdout sample', '8 holdout samples', '0 nodes')
     """
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def printable(text: str, *, as_json: bool = False) -> str:
+    r"""Return foreign text on one line, for terminals, logs, JSON and XML.
+
+    Whatever is no letter, digit or sign is escaped, as Python's `repr` does it or as JSON does: no
+    name of a tensor colours a terminal, turns a line around or begins another one.
+
+    >>> printable("conv\x1b[31m\nerror: none"), printable("größer \U0001f642")
+    ('conv\\x1b[31m\\nerror: none', 'größer 🙂')
+    >>> printable("\x9b\u202e", as_json=True)
+    '\\u009b\\u202e'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        mark if mark.isprintable() else json.dumps(mark)[1:-1] if as_json else repr(mark)[1:-1]
+        for mark in text
+    )
+
+
+def indented(text: str) -> str:
+    r"""Return foreign lines that cannot be taken for lines of ours.
+
+    >>> indented("Traceback:\nerror: none")
+    '  Traceback:\n  error: none'
+    """
+    return "\n".join(f"  {printable(line)}" for line in text.splitlines())
 
 
 def show_bytes(size: int) -> str:

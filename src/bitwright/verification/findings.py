@@ -8,7 +8,7 @@ from typing import Any, Literal
 from xml.etree import ElementTree
 
 from bitwright.support.showing import html_tables, plain_fields
-from bitwright.support.wording import counted
+from bitwright.support.wording import counted, printable
 from bitwright.targets.target import Consequence
 
 __all__ = ["Facts", "Finding", "FindingLevel", "Residence", "Verification"]
@@ -205,11 +205,13 @@ class Verification:
             if found:
                 message = f"{rule}: {counted(len(found), 'place')}"
                 failure = ElementTree.SubElement(case, "failure", message=message)
-                failure.text = "\n".join(map(str, found))
+                failure.text = "\n".join(printable(str(finding)) for finding in found)
             noted = [f for f in self.findings if f.rule == rule and f not in failing]
             if noted:
                 output = ElementTree.SubElement(case, "system-out")
-                output.text = "\n".join(f"{finding.level}: {finding}" for finding in noted)
+                output.text = "\n".join(
+                    f"{finding.level}: {printable(str(finding))}" for finding in noted
+                )
         return suite
 
     def _repr_html_(self) -> str:

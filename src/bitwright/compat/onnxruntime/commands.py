@@ -11,6 +11,7 @@ from typing import Any
 
 from bitwright import graph
 from bitwright.errors import BitwrightError, OutputError
+from bitwright.support.wording import printable
 
 __all__ = ["make_parser", "read_boolean", "run_command"]
 
@@ -43,7 +44,7 @@ def run_command(
         quantizer.process()
         quantizer.model.save_model_to_file(options.output_model, True)
     except BitwrightError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return 1
     return 0
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from bitwright.compat.onnxruntime.commands import read_boolean
 from bitwright.compat.onnxruntime.shape_inference import quant_pre_process
 from bitwright.errors import BitwrightError
+from bitwright.support.wording import printable
 
 __all__ = ["main", "parse_arguments", "quant_pre_process"]
 
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         quant_pre_process(options.pop("input"), options.pop("output"), **options)
     except BitwrightError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return 1
     return 0
 

@@ -274,5 +274,5 @@ def _quantize_dynamic(
         providers=config.execution_providers,
     )
     if config.print_summary:
-        print(result.summary())
+        print(result)
     return result.to_proto() if output is None else None

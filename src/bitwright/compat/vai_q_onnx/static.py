@@ -146,7 +146,7 @@ def _quantize(given: dict[str, Any]) -> onnx.ModelProto | None:
     if output is not None:
         result.save(output, external_data=outside)
     if given["print_summary"]:
-        print(result.summary())
+        print(result)
     return result.to_proto() if output is None else None
 
 
