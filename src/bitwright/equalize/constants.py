@@ -11,7 +11,7 @@ import onnx_ir as ir
 from bitwright.decide.ops import MATRIX_PRODUCTS
 from bitwright.graph import weight_of
 from bitwright.graph.constants import constant_tensor, input_at
-from bitwright.graph.tensors import inline_copy
+from bitwright.graph.tensors import inline_copy, lazy_tensor
 from bitwright.support.array_types import F64, Array
 
 __all__ = [
@@ -101,12 +101,10 @@ def transposed(matrix: ir.TensorProtocol) -> ir.TensorProtocol:
 def _lazily(
     tensor: ir.TensorProtocol, change: Callable[[Array], Array], shape: Sequence[int]
 ) -> ir.TensorProtocol:
-    return ir.LazyTensor(
-        lambda: ir.Tensor(np.ascontiguousarray(change(read_inline(tensor))), tensor.dtype),
-        dtype=tensor.dtype,
-        shape=ir.Shape(shape),
-        cache=False,
-    )
+    def make() -> ir.TensorProtocol:
+        return ir.Tensor(np.ascontiguousarray(change(read_inline(tensor))), tensor.dtype)
+
+    return lazy_tensor(make, tensor.dtype, shape)
 
 
 def read_inline(tensor: ir.TensorProtocol) -> Array:

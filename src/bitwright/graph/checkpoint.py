@@ -22,6 +22,7 @@ from bitwright.graph.editing import add_initializer, graph_of, remove_unused_ini
 from bitwright.graph.gguf import GGUFFile
 from bitwright.graph.loading import SOURCE_KEY, ModelSource, load_model
 from bitwright.graph.names import NameScope
+from bitwright.graph.tensors import lazy_tensor
 from bitwright.support.array_types import Array
 
 __all__ = ["fill_weights"]
@@ -273,7 +274,7 @@ def _lazy_tensor(use: _Use, file: GGUFFile) -> ir.LazyTensor:
         array = array.T if use.transposed else array
         return ir.Tensor(np.ascontiguousarray(array, dtype.numpy()), dtype=dtype)
 
-    return ir.LazyTensor(read, dtype=dtype, shape=ir.Shape(shape), name=use.value.name, cache=False)
+    return lazy_tensor(read, dtype, shape, use.value.name)
 
 
 def _some(names: Sequence[str]) -> str:

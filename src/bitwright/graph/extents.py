@@ -22,6 +22,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from bitwright.graph.tensors import lazy_tensor
 from bitwright.support.array_types import Array
 
 __all__ = [
@@ -78,13 +79,7 @@ class StoredFile:
 
     def tensor(self, name: str, extent: Extent) -> ir.LazyTensor:
         """Return a tensor that is read each time it is asked for, and not kept."""
-        return ir.LazyTensor(
-            lambda: self.read(extent),
-            dtype=extent.dtype,
-            shape=ir.Shape(extent.shape),
-            name=name,
-            cache=False,
-        )
+        return lazy_tensor(lambda: self.read(extent), extent.dtype, extent.shape, name)
 
 
 def split_file(path: Path) -> tuple[bytes, dict[str, Extent]] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -164,13 +164,22 @@ def reshaped(tensor: ir.TensorProtocol, shape: Sequence[int], name: str) -> ir.T
     """Return the same numbers in another shape, under another name; nothing is read for it."""
     if isinstance(tensor, ir.ExternalTensor):
         return same_bytes(tensor, shape=ir.Shape(shape), name=name)
-    return ir.LazyTensor(
-        lambda: ir.Tensor(tensor.numpy().reshape(shape), dtype=tensor.dtype, name=name),
-        dtype=tensor.dtype,
-        shape=ir.Shape(shape),
-        name=name,
-        cache=False,
+    return lazy_tensor(
+        lambda: ir.Tensor(tensor.numpy().reshape(shape), tensor.dtype, name=name),
+        tensor.dtype,
+        shape,
+        name,
     )
+
+
+def lazy_tensor(
+    make: Callable[[], ir.TensorProtocol],
+    dtype: ir.DataType,
+    shape: Iterable[Any],
+    name: str | None = None,
+) -> ir.LazyTensor:
+    """Return a tensor that is made each time it is asked for, and not kept."""
+    return ir.LazyTensor(make, dtype, ir.Shape(shape), name=name)
 
 
 def same_bytes(tensor: ir.ExternalTensor, **changes: Any) -> ir.ExternalTensor:

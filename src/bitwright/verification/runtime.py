@@ -24,6 +24,7 @@ import onnx_ir as ir
 from bitwright.decide.ops import LINEAR_OPS
 from bitwright.decide.ops.unfused import find_unfused
 from bitwright.errors import ModelError
+from bitwright.graph import reach
 from bitwright.graph.constants import input_at, is_constant
 from bitwright.graph.quantizers import Quantizers
 from bitwright.plan import QuantPlan
@@ -166,15 +167,12 @@ def _is_plain(value: ir.Value | None) -> bool:
 
 def _meets(op_type: str, start: ir.Node, step: Callable[[ir.Node], Iterable[ir.Node]]) -> bool:
     """Whether a quantizer comes next, also behind nodes that read nothing else."""
-    waiting, seen = list(step(start)), set[ir.Node]()
-    while waiting:
-        node = waiting.pop()
-        if node.op_type.endswith(op_type):
-            return True
-        if node not in seen and node.op_type not in LINEAR_OPS and len(_computed(node)) == 1:
-            seen.add(node)
-            waiting += step(node)
-    return False
+
+    def onward(node: ir.Node) -> Iterable[ir.Node]:
+        passes = node.op_type not in LINEAR_OPS and len(_computed(node)) == 1
+        return step(node) if passes and not node.op_type.endswith(op_type) else ()
+
+    return any(node.op_type.endswith(op_type) for node in reach(step(start), onward))
 
 
 def _before(node: ir.Node) -> Iterator[ir.Node]:

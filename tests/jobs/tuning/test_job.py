@@ -19,7 +19,7 @@ from bitwright.decide.left_float import leave_float
 from bitwright.errors import ArgumentError, DataError, RecipeError, TargetError
 from bitwright.jobs import static
 from bitwright.jobs.improve.journal import Journal
-from bitwright.jobs.tuning import costs, job, mixtures, plans, purposes, units
+from bitwright.jobs.tuning import job, mixtures, plans, purposes, units
 from bitwright.jobs.tuning.goal import Goal
 from bitwright.targets.host import detect_cpu_class
 
@@ -54,7 +54,7 @@ def of_units(in_integers, in_float):
     def estimate(prepared, plan, units, samples):
         times = {"int8": in_integers, "float": in_float}
         of_each = {s: dict.fromkeys([unit.node for unit in units], t) for s, t in times.items()}
-        return costs.UnitCosts(costs=of_each, fixed=1.0)
+        return mixtures.UnitCosts(costs=of_each, fixed=1.0)
 
     return estimate
 

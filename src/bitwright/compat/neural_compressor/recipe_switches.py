@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from bitwright.compat.neural_compressor.op_settings import as_pattern
 from bitwright.compat.options import Read, ignore_unknown, read_mapping, read_op_types, read_switch
+from bitwright.graph import reach
 from bitwright.recipe import Recipe, SmoothQuant
 from bitwright.support.notices import warn_user
 
@@ -89,23 +90,14 @@ def _around(model: ir.Model) -> list[str]:
     layers = _layers(model)
     if len(layers) < 2:
         return []
-    between = _upstream(layers, until=layers[0])
+
+    def makers(node: ir.Node) -> Iterable[ir.Node]:
+        read = () if node is layers[0] else node.inputs
+        found = (value.producer() for value in read if value is not None)
+        return (maker for maker in found if maker is not None)
+
+    between = reach(layers, makers)
     return [node.name or "" for node in model.graph if node not in between]
-
-
-def _upstream(nodes: Iterable[ir.Node], until: ir.Node) -> set[ir.Node]:
-    """Return the nodes that lead to some, those included, no further up than to one."""
-    found: set[ir.Node] = set()
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        if node in found:
-            continue
-        found.add(node)
-        if node is not until:
-            makers = (value.producer() for value in node.inputs if value is not None)
-            waiting.extend(maker for maker in makers if maker is not None)
-    return found
 
 
 _CHANGES: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {

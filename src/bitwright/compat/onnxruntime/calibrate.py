@@ -264,6 +264,7 @@ class DistributionCalibrater(HistogramCalibrater):
     percentile: float = field(default=99.999, init=False)
 
 
+@dataclass(eq=False, repr=False)
 class HistogramCollector(_HistogramMethod):
     """Ranges from histograms of arrays that the caller has.
 
@@ -273,21 +274,14 @@ class HistogramCollector(_HistogramMethod):
     1.0
     """
 
-    def __init__(
-        self,
-        method: str,
-        symmetric: bool,
-        num_bins: int,
-        num_quantized_bins: int,
-        percentile: float,
-        scenario: str,
-    ) -> None:
-        self.method = method
-        self.symmetric = symmetric
-        self.num_bins = num_bins
-        self.num_quantized_bins = num_quantized_bins
-        self.percentile = percentile
-        self.scenario = scenario
+    method: str
+    symmetric: bool
+    num_bins: int
+    num_quantized_bins: int
+    percentile: float
+    scenario: str
+
+    def __post_init__(self) -> None:
         self._check()
         self._bins: dict[str, tuple[EqualBins | MagnitudeBins, npt.DTypeLike]] = {}
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.compat.onnxruntime.calibrator import calibrated_tensors
@@ -20,7 +21,6 @@ from bitwright.compat.onnxruntime.enums import (
     as_quant_type,
 )
 from bitwright.compat.onnxruntime.errors import raises_builtins
-from bitwright.compat.onnxruntime.half_floats import opens, takes_float16_scales
 from bitwright.compat.onnxruntime.override_checks import check_overrides
 from bitwright.compat.onnxruntime.peer_pass import QuantizerRequest, run_peer
 from bitwright.compat.onnxruntime.quant_utils import (
@@ -41,16 +41,19 @@ from bitwright.compat.onnxruntime.static_recipe import (
 )
 from bitwright.compat.onnxruntime.writing import RETIRED, write_model, write_of_peer
 from bitwright.compat.options import RecipeParts, read_switch
+from bitwright.decide.ops import op_types
 from bitwright.decide.opsets import has_float16, needed_opset
-from bitwright.errors import DataError, RecipeError
+from bitwright.errors import DataError, ModelError, RecipeError
+from bitwright.graph import load_model
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.modes import quantize_model
 from bitwright.numerics.types import QType
 from bitwright.recipe import Recipe
+from bitwright.run import open_session
 from bitwright.support.notices import warn_user
 from bitwright.verification.runtime import describe_rounded
 
-__all__ = ["quantize_static"]
+__all__ = ["opens", "quantize_static", "takes_float16_scales"]
 
 
 @raises_builtins(retired=RETIRED)
@@ -260,3 +263,48 @@ def _keep_float16(model: Any, recipe: Recipe) -> Recipe:
         and takes_float16_scales(loaded, None if types is None else frozenset(types))
     )
     return recipe.replace(float16="keep") if kept else recipe
+
+
+# float16 ---------------------------------------------------------------------------------------
+
+
+_FUSED = op_types(lambda op: op.float32_scales == "fused")
+# 15360 are the bits of 1.
+_SUM = """
+<ir_version: 10, opset_import: ["": 21]>
+sum (float16[1] x) => (uint8[1] result) <float16 scale = {15360}, uint8 zero = {0}> {
+    codes = QuantizeLinear(x, scale, zero)
+    rounded = DequantizeLinear(codes, scale, zero)
+    sum = Add(rounded, rounded)
+    result = QuantizeLinear(sum, scale, zero)
+}
+"""
+_FUSED_EVERYWHERE = "Concat"  # it has a float16 kernel on every machine
+
+
+def takes_float16_scales(model: ir.Model, quantized: frozenset[str] | None) -> bool:
+    """Whether the runtime opens the model with float16 scales around these op types; None: all.
+
+    It makes integer operators of pairs around what it has a kernel for, and those take float32
+    scales only. Which float16 kernels it has is a matter of the machine.
+    """
+    found = {node.op_type for node in model.graph.all_nodes()} & _FUSED
+    found = found if quantized is None else found & quantized
+    return not found or (_FUSED_EVERYWHERE not in found and not _has_float16_kernels())
+
+
+@cache
+def _has_float16_kernels() -> bool:
+    """Whether a sum between pairs with float16 scales is refused here."""
+    import onnx.parser
+
+    return not opens(load_model(onnx.parser.parse_model(_SUM)))
+
+
+def opens(model: ir.Model) -> bool:
+    """Whether the runtime opens a model as users will, with its optimizations."""
+    try:
+        open_session(model)
+    except ModelError:
+        return False
+    return True

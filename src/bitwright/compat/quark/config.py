@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
+from enum import Enum
 from typing import Any
 
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, QuantType
 from bitwright.compat.onnxruntime.errors import InvalidSettingError
+from bitwright.compat.options import find_name
+from bitwright.compat.quark import algorithms
 from bitwright.compat.quark.algorithms import AlgoConfig
-from bitwright.compat.quark.serialization import config_from_dict, config_to_dict
-from bitwright.compat.quark.specs import QLayerConfig
+from bitwright.compat.quark.specs import QLayerConfig, Spec
 from bitwright.compat.vai_q_onnx.enums import PowerOfTwoMethod, VitisQuantFormat
-from bitwright.errors import did_you_mean
+from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, BlockFloat
 from bitwright.numerics.types import QType
 from bitwright.recipe import MinMax, Percentile, Recipe
@@ -135,7 +137,7 @@ class QConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration in plain dicts, lists, names and numbers, as JSON takes them."""
-        return config_to_dict(self)
+        return _config_to_dict(self)
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> QConfig:
@@ -147,7 +149,7 @@ class QConfig:
         >>> QConfig.from_dict(config.to_dict()) == config
         True
         """
-        return cls(**config_from_dict(given))
+        return cls(**_config_from_dict(given))
 
 
 def get_default_config(name: str) -> QuantizationConfig:
@@ -253,3 +255,66 @@ PRESET_ARGUMENTS: dict[str, dict[str, Any]] = {
         for method in ("adaround", "adaquant")
     },
 }
+
+
+# Files of configurations -----------------------------------------------------------------------
+
+
+_BY_LAYER = ("specific_layer_config", "layer_type_config")
+_STEPS = {name: getattr(algorithms, name) for name in algorithms.__all__}
+
+
+def _config_to_dict(config: Any) -> dict[str, Any]:
+    """Return every field of a `QConfig`; a dict with layers as keys becomes a list of pairs."""
+    found: dict[str, Any] = {}
+    for name in (one.name for one in fields(config)):
+        value = getattr(config, name)
+        if name in _BY_LAYER:
+            value = [[layer, list(names)] for layer, names in value.items()]
+        found[name] = _plain(value)
+    return found
+
+
+def _config_from_dict(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a `QConfig`."""
+    found = dict(given)
+    if "global_config" not in found:
+        raise RecipeError("a QConfig has a global_config; it is missing in the dict.")
+    found["global_config"] = _layer(found["global_config"])
+    for key in _BY_LAYER:
+        found[key] = {_layer(layer): names for layer, names in found.get(key) or ()}
+    found["algo_config"] = [_step(step) for step in found.get("algo_config") or ()]
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Spec | AlgoConfig):
+        kind = "spec" if isinstance(value, Spec) else "name"
+        return {kind: type(value).__name__} | _fields(value)
+    if isinstance(value, QLayerConfig):
+        return _fields(value)
+    if isinstance(value, Enum | QType):
+        return value.name
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+
+
+def _layer(given: Any) -> QLayerConfig | None:
+    return None if given is None else QLayerConfig.from_dict(given)
+
+
+def _step(given: Any) -> AlgoConfig:
+    settings = dict(given)
+    kind = find_name(settings.pop("name", None), _STEPS, "step")
+    # JSON has made lists of the tuples.
+    made: AlgoConfig = kind(
+        **{key: tuple(each) if isinstance(each, list) else each for key, each in settings.items()}
+    )
+    return made

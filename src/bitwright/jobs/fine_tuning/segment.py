@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -15,11 +15,10 @@ from bitwright.graph import opset_of
 from bitwright.jobs.fine_tuning.activations import find_learning_scales, rescale, smallest_factors
 from bitwright.jobs.fine_tuning.checkpoints import Learned
 from bitwright.jobs.fine_tuning.constants import find_constants, with_quantized_activations
-from bitwright.jobs.fine_tuning.quantizers import quantizers_of, reading_quantizers
 from bitwright.learning.activation_scales import ActivationScales
 from bitwright.learning.adaquant import AdaQuantLearner
 from bitwright.learning.adaround import AdaRoundLearner, Bias
-from bitwright.learning.fake_quantize import FakeQuantizer
+from bitwright.learning.fake_quantize import FakeQuantizer, cast_to_type, dequantize
 from bitwright.learning.reconstruction import Learner, reconstruct
 from bitwright.learning.reports import SegmentReport, require_torch
 from bitwright.learning.segment_target import Rows, SegmentTarget
@@ -31,7 +30,7 @@ from bitwright.recipe.emulate import LEARNING_OPS
 from bitwright.rounding.bias_correction import find_biased_layers
 from bitwright.support.array_types import Array
 
-__all__ = ["SegmentLearner", "Tuned"]
+__all__ = ["SegmentLearner", "Tuned", "quantizers_of", "reading_quantizers"]
 
 
 @dataclass(slots=True)
@@ -245,3 +244,63 @@ def _rescaled(entry: TensorPlan, scale: Array) -> TensorPlan:
     assert entry.scale is not None
     given = values.tolist() if isinstance(entry.scale, list) else float(values[0])
     return msgspec.structs.replace(entry, scale=given, method="learned step size")
+
+
+# The quantizers of activations, as a segment reads through them --------------------------------
+
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+_FLOATS = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def reading_quantizers(
+    nodes: Iterable[ir.Node], plan: QuantPlan, scales: ActivationScales | None = None
+) -> dict[tuple[str, int], Change]:
+    """Return (node, input) -> what the plan puts before it, for activations.
+
+    `scales` stand in for those of the plan where they learn.
+    """
+    made: dict[str, Change] = {}
+    changes = {}
+    for node in nodes:
+        planned = plan.nodes.get(node.name or "")
+        if planned is None or planned.action == "absorb":
+            continue
+        for index, key in enumerate(planned.inputs):
+            if key is not None and plan.tensors[key].role == "activation":
+                if key not in made:
+                    made[key] = quantizers_of(key, plan, scales)
+                changes[node.name or "", index] = made[key]
+    return changes
+
+
+def quantizers_of(key: str, plan: QuantPlan, scales: ActivationScales | None = None) -> Change:
+    """Return the quantizer of an entry, behind that of the entry it is converted from."""
+    source = plan.tensors[key].source
+    before = None if source is None else quantizers_of(source, plan, scales)
+    root = plan.root(key)
+    parameters = plan.parameters(key)
+    qtype = parameters.qtype
+    if not qtype.is_integer and qtype.name not in _FLOATS:
+        raise ModelError(f"{qtype} activations have no form in torch here.")
+
+    quantizers: dict[tuple[str, int], FakeQuantizer] = {}
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        if before is not None:
+            tensor = before(tensor)
+        place = str(tensor.device), tensor.ndim
+        if place not in quantizers:
+            quantizers[place] = FakeQuantizer.of(parameters, tuple(tensor.shape), tensor.device)
+        quantizer = quantizers[place]
+        if qtype.is_integer and scales is not None:
+            return scales.quantize(root, tensor, quantizer)
+        if qtype.is_integer:
+            return quantizer.nearest(tensor)
+        stored = cast_to_type(tensor, *quantizer, _FLOATS[qtype.name])
+        return dequantize(stored, quantizer.scale, quantizer.zero_point, tensor.dtype)
+
+    return change

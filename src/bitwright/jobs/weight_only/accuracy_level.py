@@ -64,10 +64,8 @@ def choose_accuracy_level(
 
 def with_accuracy_level(plan: QuantPlan, level: int | None) -> QuantPlan:
     """Return a plan whose recipe has this level."""
-    weights = msgspec.structs.replace(plan.recipe.weights, accuracy_level=level)
-    return msgspec.structs.replace(
-        plan, recipe=msgspec.structs.replace(plan.recipe, weights=weights)
-    )
+    recipe = plan.recipe.replace(weights={"accuracy_level": level})
+    return msgspec.structs.replace(plan, recipe=recipe)
 
 
 def _can_choose(model: ir.Model) -> bool:

@@ -187,7 +187,5 @@ def _weigh_by_data(work: WeightWork) -> WeightWork:
         return work
     if not isinstance(rounding, Nearest) or rounding.weighted is not None or not rounding.clip:
         return work
-    rounding = msgspec.structs.replace(rounding, weighted=True)
-    weights = msgspec.structs.replace(weights, rounding=rounding)
-    recipe = prepared.recipe.replace(weights=weights)
+    recipe = prepared.recipe.replace(weights={"rounding": {"weighted": True}})
     return replace(work, prepared=replace(prepared, recipe=recipe))

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from bitwright.decide.layout.weight_only import weight_source
 from bitwright.errors import ModelError
 from bitwright.graph import iter_values, weights_of
-from bitwright.graph.tensors import inline_copy, row_reader
+from bitwright.graph.tensors import inline_copy, lazy_tensor, row_reader
 from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks, values_of_blocks
 from bitwright.numerics.row_reading import load_rows
@@ -117,13 +117,7 @@ class PlannedWeight:
             kind = self.format().scale_type  # scales have the weight's own type
             return ir.tensor_adapters.TorchTensor(xp.array(stored, kind), name=self.value.name)
 
-        return ir.LazyTensor(
-            make,
-            dtype=self.value.dtype,
-            shape=ir.Shape(self.value.shape),
-            name=self.value.name,
-            cache=False,
-        )
+        return lazy_tensor(make, self.value.dtype, self.value.shape, self.value.name)
 
 
 def planned_weights(

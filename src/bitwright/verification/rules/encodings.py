@@ -165,6 +165,10 @@ def _other_codes(rule: Encodings, view: TargetView, quantizer: Quantizer) -> Bre
         yield f"integers in {low}..{high}", f"{rule.low}..{rule.high}"
 
 
+def _of_role(rule: Encodings, view: TargetView) -> Iterator[Quantizer]:
+    return view.of_role(rule.role or "weight", rule.ops)
+
+
 Encodings.ASKS = {
     "types": Ask(
         model=_other_types,
@@ -175,22 +179,18 @@ Encodings.ASKS = {
     ),
     "zero_points": Ask(
         tensor=_other_zero_points,
-        tensors=lambda rule, view: view.of_role(rule.role or "weight", rule.ops),
+        tensors=_of_role,
         needs=("role", "at"),
         change_weights=_store_symmetric_blocks,
         why_unfit=_why_zero_point_unfit,
     ),
     "granularity": Ask(
         tensor=_other_granularity,
-        tensors=lambda rule, view: view.of_role(rule.role or "weight", rule.ops),
+        tensors=_of_role,
         needs=("role", "per"),
         change=_scale_tensors_of_operators,
         change_weights=_scale_whole_channels,
         why_unfit=_why_granularity_unfit,
     ),
-    "weight_codes": Ask(
-        tensor=_other_codes,
-        tensors=lambda rule, view: view.of_role(rule.role or "weight", rule.ops),
-        needs=("types", "low", "high"),
-    ),
+    "weight_codes": Ask(tensor=_other_codes, tensors=_of_role, needs=("types", "low", "high")),
 }

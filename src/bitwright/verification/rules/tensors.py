@@ -167,26 +167,24 @@ def _foreign_opset(rule: Tensors, view: TargetView) -> Iterator[Breach]:
         return
 
 
+def _stored(rule: Tensors, view: TargetView) -> Iterator[Quantizer]:
+    return view.stored_weights(rule.types)
+
+
 Tensors.ASKS = {
     "positive_scales": Ask(model=_negative_scales, change_weights=_keep_scales_positive),
-    "channel_axis": Ask(
-        tensor=_other_axes, tensors=lambda rule, view: view.stored_weights(rule.types)
-    ),
+    "channel_axis": Ask(tensor=_other_axes, tensors=_stored),
     "written_axis": Ask(tensor=_unwritten_axes),
     "stored_weights": Ask(
         tensor=_unstored, tensors=lambda rule, view: view.of_role("weight"), needs=("types",)
     ),
     "transposed_weights": Ask(
         tensor=_untransposed,
-        tensors=lambda rule, view: view.stored_weights(rule.types),
+        tensors=_stored,
         needs=("types",),
         change_weights=_write_transposed,
     ),
-    "whole_units": Ask(
-        tensor=_beside_floats,
-        tensors=lambda rule, view: view.stored_weights(rule.types),
-        needs=("types",),
-    ),
+    "whole_units": Ask(tensor=_beside_floats, tensors=_stored, needs=("types",)),
     "unmixed_types": Ask(model=_mixed_types, needs=("types",)),
     "no_output_type": Ask(tensor=_output_types, needs=("types",)),
     "one_reader": Ask(

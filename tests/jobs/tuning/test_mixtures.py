@@ -12,8 +12,8 @@ from bitwright.decide.placement.place import place
 from bitwright.jobs.improve.states import with_states
 from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.qat import open_for_plan
-from bitwright.jobs.tuning import costs
-from bitwright.jobs.tuning.costs import estimate_times, measure_bytes
+from bitwright.jobs.tuning import mixtures
+from bitwright.jobs.tuning.mixtures import estimate_times, measure_bytes
 from bitwright.jobs.tuning.units import measure_errors, open_unit_variants
 from bitwright.targets.costs import read_costs
 
@@ -45,7 +45,7 @@ def test_units_that_are_all_float_take_what_the_float_model_takes(made):
 
 
 def test_units_of_which_the_sizes_are_not_known_count_the_same(made, monkeypatch):
-    monkeypatch.setattr(costs, "estimate_parts", lambda *_: None)
+    monkeypatch.setattr(mixtures, "estimate_parts", lambda *_: None)
     variants, _, found, sample = made
     times = estimate_times(variants.prepared, variants.plan, found.units, [sample])
     assert set(times.costs["int8"].values()) == {1.0} and set(times.costs["float"].values()) == {
