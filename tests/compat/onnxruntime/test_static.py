@@ -23,11 +23,7 @@ from support.models import (
     weight,
 )
 
-from bitwright.compat.onnxruntime import (
-    QuantType,
-    half_floats,
-    quantize_static,
-)
+from bitwright.compat.onnxruntime import QuantType, quantize_static, static
 from bitwright.compat.onnxruntime.options import translate_options
 from bitwright.errors import RecipeError
 
@@ -356,9 +352,9 @@ def test_four_bits_below_opset_21_are_in_contrib_operators_with_a_warning(tmp_pa
 def test_a_float16_model_stays_one_where_that_runs(
     tmp_path, monkeypatch, arguments, opset, stays, has_kernels
 ):
-    if not has_kernels and half_floats._has_float16_kernels():
+    if not has_kernels and static._has_float16_kernels():
         pytest.skip("the runtime refuses such models on this machine")
-    monkeypatch.setattr(half_floats, "_has_float16_kernels", lambda: has_kernels)
+    monkeypatch.setattr(static, "_has_float16_kernels", lambda: has_kernels)
     stays = stays and not has_kernels
     plain = make_cnn(opset=opset, ir_version=10 if opset > 20 else 8)
     model = retype(plain, np.float16, TensorProto.FLOAT16)

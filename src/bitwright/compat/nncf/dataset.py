@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -41,14 +42,11 @@ class Dataset:
         return size
 
 
+@dataclass(frozen=True, slots=True)
 class _Items:
-    def __init__(
-        self,
-        source: Iterable[Any],
-        transform: Callable[..., Any] | None,
-        indices: Sequence[int] | None,
-    ) -> None:
-        self._source, self._transform, self._indices = source, transform, indices
+    _source: Iterable[Any]
+    _transform: Callable[..., Any] | None
+    _indices: Sequence[int] | None
 
     def __iter__(self) -> Iterator[Any]:
         items = self._chosen()

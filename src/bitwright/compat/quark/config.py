@@ -137,7 +137,13 @@ class QConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration in plain dicts, lists, names and numbers, as JSON takes them."""
-        return _config_to_dict(self)
+        found: dict[str, Any] = {}
+        for name in (one.name for one in fields(self)):
+            value = getattr(self, name)
+            if name in _BY_LAYER:  # a dict with layers as keys becomes a list of pairs
+                value = [[layer, list(names)] for layer, names in value.items()]
+            found[name] = _plain(value)
+        return found
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> QConfig:
@@ -149,7 +155,14 @@ class QConfig:
         >>> QConfig.from_dict(config.to_dict()) == config
         True
         """
-        return cls(**_config_from_dict(given))
+        found = dict(given)
+        if "global_config" not in found:
+            raise RecipeError("a QConfig has a global_config; it is missing in the dict.")
+        found["global_config"] = _layer(found["global_config"])
+        for key in _BY_LAYER:
+            found[key] = {_layer(layer): names for layer, names in found.get(key) or ()}
+        found["algo_config"] = [_step(step) for step in found.get("algo_config") or ()]
+        return cls(**found)
 
 
 def get_default_config(name: str) -> QuantizationConfig:
@@ -262,29 +275,6 @@ PRESET_ARGUMENTS: dict[str, dict[str, Any]] = {
 
 _BY_LAYER = ("specific_layer_config", "layer_type_config")
 _STEPS = {name: getattr(algorithms, name) for name in algorithms.__all__}
-
-
-def _config_to_dict(config: Any) -> dict[str, Any]:
-    """Return every field of a `QConfig`; a dict with layers as keys becomes a list of pairs."""
-    found: dict[str, Any] = {}
-    for name in (one.name for one in fields(config)):
-        value = getattr(config, name)
-        if name in _BY_LAYER:
-            value = [[layer, list(names)] for layer, names in value.items()]
-        found[name] = _plain(value)
-    return found
-
-
-def _config_from_dict(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a `QConfig`."""
-    found = dict(given)
-    if "global_config" not in found:
-        raise RecipeError("a QConfig has a global_config; it is missing in the dict.")
-    found["global_config"] = _layer(found["global_config"])
-    for key in _BY_LAYER:
-        found[key] = {_layer(layer): names for layer, names in found.get(key) or ()}
-    found["algo_config"] = [_step(step) for step in found.get("algo_config") or ()]
-    return found
 
 
 def _plain(value: Any) -> Any:

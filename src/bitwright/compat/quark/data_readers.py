@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +54,7 @@ class CachedDataReader(_Samples):
         super().__init__()
         self.data_size = data_size
         given = iter(dr.get_next, None) if hasattr(dr, "get_next") else iter(dr)
-        self._cache: list[dict[str, Any]] = []
-        for sample in given:
-            if data_size is not None and len(self._cache) >= data_size:
-                break
-            self._cache.append(sample)
+        self._cache: list[dict[str, Any]] = list(islice(given, data_size))
 
     def __len__(self) -> int:
         return len(self._cache)

@@ -26,8 +26,12 @@ from bitwright.compat.nncf.quantization.advanced_parameters import (
 from bitwright.compat.nncf.quantization.advanced_parameters import (
     QuantizationMode as QuantizationScheme,
 )
-from bitwright.compat.nncf.quantization.range_estimator import RangeEstimatorParametersSet
-from bitwright.compat.nncf.quantization.ranges import UNREAD_THERE, Role, range_method
+from bitwright.compat.nncf.quantization.range_estimator import (
+    UNREAD_THERE,
+    RangeEstimatorParametersSet,
+    Role,
+    range_method,
+)
 from bitwright.compat.nncf.scopes import IgnoredScope, selection_of
 from bitwright.graph import load_model, normalize
 from bitwright.graph.constants import input_at

@@ -6,13 +6,14 @@ from bitwright.compat.nncf.errors import ParameterNotSupportedError
 from bitwright.compat.nncf.quantization.range_estimator import (
     AggregatorType,
     RangeEstimatorParameters,
+    Role,
     StatisticsCollectorParameters,
     StatisticsType,
+    range_method,
 )
 from bitwright.compat.nncf.quantization.range_estimator import (
     RangeEstimatorParametersSet as Presets,
 )
-from bitwright.compat.nncf.quantization.ranges import Role, range_method
 from bitwright.recipe import MSE, MeanExtremes, MinMax, Percentile
 
 SYMMETRIC = Role("activations", Presets.MEAN_MINMAX, symmetric=True)
