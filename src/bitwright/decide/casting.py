@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from bitwright.decide.layout.entries import plan_as_float, plan_node
 from bitwright.decide.layout.selection import Selector
+from bitwright.decide.ops.size_arithmetic import SIZE_ARITHMETIC, find_size_arithmetic
 from bitwright.graph.constants import float_constant_of
 from bitwright.graph.half_ops import find_half_parameters
 from bitwright.graph.subgraphs import subgraphs_of
@@ -37,9 +38,11 @@ def decide_casts(
     nodes = list(model.graph)
     selector = Selector(nodes, recipe.select, frozenset(node.op_type for node in nodes))
     kind, found = recipe.weight.name, {}
+    exact = dict.fromkeys(find_size_arithmetic(model), SIZE_ARITHMETIC)
     for node in nodes:
         reason = (
             selector.kept_float(node)
+            or exact.get(node.name or "")
             or selector.not_chosen(node)
             or (_why_not_stored(node) if recipe.casts_weights_only else _why_not_cast(node, kind))
             or (_why_out_of_range(node, peaks or {}) if kind == "float16" else None)

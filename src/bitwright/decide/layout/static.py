@@ -34,6 +34,7 @@ from bitwright.decide.ops import (
 )
 from bitwright.decide.ops.conventions import conventions_of, rule_for
 from bitwright.decide.ops.residuals import find_skip_input
+from bitwright.decide.ops.size_arithmetic import SIZE_ARITHMETIC, find_size_arithmetic
 from bitwright.graph import iter_values
 from bitwright.graph.constants import is_constant
 from bitwright.numerics.types import QType
@@ -91,6 +92,7 @@ class _Builder:
         self._unquantized = self._selector.find(
             recipe.emulate.unquantized_nodes, "unquantized_nodes"
         )
+        self._size_arithmetic = find_size_arithmetic(model)
         self._given = find_node_overrides(recipe, self._selector)
         self._channelwise_activations = has_channelwise_activations(recipe)
         self._names = {value: name for name, value in iter_values(model)}
@@ -143,6 +145,8 @@ class _Builder:
         if name in self._given and self._given[name].keep_float:
             return "an override keeps it float"
         reason = self._keep_float.get(name) or self._selector.kept_float(node)
+        if name in self._size_arithmetic:
+            reason = reason or SIZE_ARITHMETIC
         return reason or self._would_be_refused(node)
 
     def _would_be_refused(self, node: ir.Node) -> str | None:
