@@ -29,7 +29,7 @@ class CommonOptions:
     limits: list[str] | None = option(
         "NAME=N",
         "Raise what a file may ask for at most: nodes, nesting of bodies, elements of a "
-        "random input; repeatable.",
+        "random input, bytes of compressed arrays unpacked; repeatable.",
     )
     log_file: Path | None = option(
         "FILE", "Write all steps, their times, decisions and warnings to this file."

@@ -16,6 +16,8 @@ import numpy as np
 from bitwright.data.specs import Array
 from bitwright.errors import DataError, did_you_mean
 from bitwright.support.files import check_regular_file
+from bitwright.support.input_limits import check_limit
+from bitwright.support.wording import show_bytes
 
 __all__ = ["ARRAY_READERS", "load_arrays", "load_npy"]
 
@@ -75,6 +77,7 @@ def _load_npz(path: Path, names: Sequence[str] | None) -> dict[str, Array]:
             if names is not None and len(found) > 1:
                 _refuse_unknown(found, names, path)
                 found = [name for name in found if name in names]
+            _check_unpacked(path, archive.zip, found)
             return {name: _load_member(path, archive.zip, name) for name in found}
     except _DAMAGED as error:
         raise _unreadable(path, error, b"PK") from error
@@ -87,6 +90,17 @@ def _refuse_unknown(found: Sequence[str], names: Sequence[str], path: Path) -> N
                 f"{str(path)!r} names {name!r}, which is no input of the model."
                 f"{did_you_mean(name, names)}"
             )
+
+
+def _check_unpacked(path: Path, archive: zipfile.ZipFile, names: Sequence[str]) -> None:
+    """Refuse an archive that would fill the memory, by the sizes that it declares."""
+    members = [info for info in archive.infolist() if info.filename.removesuffix(".npy") in names]
+    size = sum(info.file_size for info in members if info.compress_type != zipfile.ZIP_STORED)
+    what = (
+        f"{str(path)!r} is {show_bytes(path.stat().st_size)} and unpacks to {show_bytes(size)} at "
+        "once (np.savez, which does not compress, lets it be read sample by sample)"
+    )
+    check_limit("unpacked", size, what, DataError)
 
 
 def _load_member(path: Path, archive: zipfile.ZipFile, name: str) -> Array:

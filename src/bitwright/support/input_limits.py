@@ -27,6 +27,8 @@ class InputLimits:
     """Bodies of If, Loop and Scan within each other."""
     elements: int = 1 << 31
     """Elements of one tensor that is made up: a random input."""
+    unpacked: int = 1 << 30
+    """Bytes of a file's compressed arrays once they are unpacked, which is all at once."""
 
 
 def current_limits() -> InputLimits:
@@ -55,9 +57,13 @@ def read_limits(text: str) -> dict[str, int]:
 @check_arguments
 @contextmanager
 def input_limits(
-    *, nodes: int | None = None, nesting: int | None = None, elements: int | None = None
+    *,
+    nodes: int | None = None,
+    nesting: int | None = None,
+    elements: int | None = None,
+    unpacked: int | None = None,
 ) -> Iterator[None]:
-    """Raise or lower limits for what runs inside, worker processes too: nodes, nesting, elements.
+    """Raise or lower limits for what runs inside, worker processes too.
 
     They hold for the whole process, also for its other threads.
 
@@ -65,7 +71,7 @@ def input_limits(
     ...     current_limits().nesting
     40
     """
-    limits = {"nodes": nodes, "nesting": nesting, "elements": elements}
+    limits = {"nodes": nodes, "nesting": nesting, "elements": elements, "unpacked": unpacked}
     text = ",".join(f"{name}={value}" for name, value in limits.items() if value is not None)
     given = replace(current_limits(), **read_limits(text))
     before = os.environ.get(_VARIABLE)
