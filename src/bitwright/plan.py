@@ -99,6 +99,9 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     times: tuple[float, float] | None = None
     """Where it is float because that is faster: the microseconds that it takes so, and in integers,
     borders included, by the costs of a class of CPU."""
+    per_token: bool = False
+    """In a dynamic model: each row of the activation that a product reads has a scale of its own,
+    or each row of the table of a Gather."""
     unfused: bool = False
     """A float node between pairs that reads a copy, so that the runtime leaves it float."""
 

@@ -1,4 +1,7 @@
-"""Dynamic models compute what the formula says, whatever the operator, type and channels."""
+"""Dynamic models compute what the formula says, whatever the operator, type and channels.
+
+Here an activation has one scale; `test_dynamic_rows` has those with one for each row.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ from bitwright.recipe import Recipe, Selection
 
 def dynamic(model, **changes):
     """Quantize without data; the recipe's clean-ups stay off so that nodes keep their names."""
-    recipe = Recipe(mode="dynamic", **{"optimize": False, **changes})
+    recipe = Recipe(mode="dynamic", **{"dynamic_scale": "tensor", "optimize": False, **changes})
     return as_proto(bitwright.quantize(model, recipe=recipe, force_dynamic=True).model)
 
 
@@ -389,7 +392,7 @@ def test_external_weights_are_released_after_use(tmp_path):
 
 def test_a_plan_that_lost_an_entry_or_asks_for_the_impossible_is_refused():
     model = make_mlp()
-    plan = bitwright.make_plan(model, recipe="int8-dynamic")
+    plan = bitwright.make_plan(model, recipe={"base": "int8-dynamic", "dynamic_scale": "tensor"})
     first = plan.nodes["first"]
     plan = edited(plan, nodes={"first": msgspec.structs.replace(first, inputs=(None, None))})
     with pytest.raises(PlanError, match=r"constant 'w1' has no entry"):

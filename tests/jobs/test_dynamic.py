@@ -16,7 +16,7 @@ from support.models import (
 import bitwright
 from bitwright import load_recipe
 from bitwright.errors import NothingQuantizedError, RecipeError
-from bitwright.jobs.dynamic import SLOWER, leave_convolutions_float
+from bitwright.jobs.dynamic import SLOWER, leave_slower_float
 from bitwright.jobs.opening import open_model
 
 DYNAMIC = load_recipe("int8-dynamic")
@@ -70,9 +70,9 @@ def test_half_of_the_multiply_adds_are_the_limit(width, refused):
     prepared = open_model(make_mixed(width), DYNAMIC)
     if refused:
         with pytest.raises(NothingQuantizedError, match=f"{9 / (9 + width):.0%}"):
-            leave_convolutions_float(prepared)
+            leave_slower_float(prepared)
     else:
-        assert dict(leave_convolutions_float(prepared).keep_float) == {"conv": SLOWER}
+        assert dict(leave_slower_float(prepared).keep_float) == {"conv": SLOWER}
 
 
 def test_convolutions_that_are_excluded_are_no_reason_to_refuse():

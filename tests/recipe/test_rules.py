@@ -70,6 +70,7 @@ BROKEN = [
         {"mode": "weight-only", "rewrite": {"fuse_gelu": True}},
         "rewrite.fuse_gelu has no effect in weight-only mode",
     ),
+    ({"dynamic_scale": "tensor"}, "dynamic_scale is for the mode dynamic"),
     (
         {
             "mode": "weight-only",

@@ -32,6 +32,12 @@ class RecipeChoice:
     dynamic: bool = switch(
         "Quantize activations at every run; needs no data. Alone it means the recipe int8-dynamic."
     )
+    dynamic_scale: str | None = option(
+        "token|tensor",
+        "With --dynamic: what has one scale, measured at every run: each row of an activation (the "
+        "default), or the whole tensor, as ONNX Runtime's own tool has it.",
+        autocompletion=completing("token", "tensor"),
+    )
     bits: float | None = option(
         "N",
         "Bits of weight-only weights: 2 to 8, or an average such as 4.5, for which those "
@@ -150,6 +156,7 @@ class RecipeChoice:
             "select.exclude": exclude,
             "select.op_types": self.op_types,
             "mode": "dynamic" if self.dynamic and self.recipe is not None else None,
+            "dynamic_scale": self.dynamic_scale,
             "equalize": "{}" if self.equalize and chosen.equalize is None else None,
             "bias_correction": self.bias_correction,
             "fine_tune.method": None if self.fine_tune == learning else self.fine_tune,

@@ -5,13 +5,14 @@ The names of nodes and tensors are those of ONNX Runtime's own tool, where it ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import op_types
-from bitwright.emit.dynamic_graph import IntegerWriter
+from bitwright.emit.dynamic_graph import IntegerWriter, Keys
+from bitwright.emit.dynamic_rows import RowWriter
 from bitwright.emit.qdq import Rounding
 from bitwright.emit.quantized import Quantized, embedding_inputs
 from bitwright.errors import PlanError
@@ -20,8 +21,6 @@ from bitwright.plan import QuantPlan
 
 __all__ = ["emit_dynamic"]
 
-Keys = Sequence[str | None]
-
 
 def emit_dynamic(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> list[str]:
     """Turn the float model, in place, into the dynamic one that the plan describes.
@@ -29,6 +28,7 @@ def emit_dynamic(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> l
     `round_weights` makes the integers, one weight after the other.
     """
     writer = IntegerWriter(model, plan, round_weights)
+    rows = RowWriter(writer, model, plan)
     # In graph order, so that what a node reads is in its final form before the node is written.
     for node in list(model.graph.all_nodes()):
         planned = plan.nodes.get(node.name or "")
@@ -40,7 +40,10 @@ def emit_dynamic(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> l
                 f"node {node.name!r} ({node.op_type}) cannot be {planned.action}d in a dynamic "
                 "model; set its action to 'float'."
             )
-        write(writer, node, planned.inputs)
+        if planned.per_token:
+            rows.write(node, planned.inputs)
+        else:
+            write(writer, node, planned.inputs)
     writer.finish()
     return []
 

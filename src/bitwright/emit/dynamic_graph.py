@@ -32,9 +32,11 @@ from bitwright.graph.editing import (
 from bitwright.numerics.types import INT8, UINT8, QType
 from bitwright.plan import QuantPlan
 
-__all__ = ["IntegerWriter"]
+__all__ = ["IntegerWriter", "Keys"]
 
 _FLOAT = ir.DataType.FLOAT
+
+Keys = Sequence[str | None]
 
 _Axes = tuple[int, ...] | None
 
@@ -75,7 +77,7 @@ class IntegerWriter:
         self,
         node: ir.Node,
         index: int,
-        keys: Sequence[str | None],
+        keys: Keys,
         *,
         transposed: bool = False,
         order: _Axes = None,
@@ -231,6 +233,23 @@ class IntegerWriter:
         result = self._value(output or f"{name}_output", dtype)
         settings = {attribute.name: attribute for attribute in attributes}
         return insert_before(before, op_type, inputs, result, self.names.fresh(name), settings)
+
+    def add_behind(
+        self,
+        value: ir.Value,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        dtype: ir.DataType = _FLOAT,
+        *,
+        name: str,
+        attributes: Iterable[ir.Attr] = (),
+    ) -> ir.Value:
+        """Put a new node where a value is made, for all that read it, and return its result."""
+        result = self._value(name, dtype)
+        settings = {attribute.name: attribute for attribute in attributes}
+        node = ir.node(op_type, inputs, settings, outputs=[result], name=self.names.fresh(name))
+        insert_after(graph_of(value), node, value.producer())
+        return result
 
     def replace(self, node: ir.Node, result: ir.Value) -> None:
         """Let a value take the place of a node's result, name and all, and drop the node."""

@@ -14,7 +14,7 @@ from bitwright.errors import ArgumentError, OutputError, RecipeError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.decision_log import log_decisions
-from bitwright.jobs.dynamic import leave_convolutions_float
+from bitwright.jobs.dynamic import leave_slower_float
 from bitwright.jobs.modes import mode_of
 from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.placing import plan_all_float
@@ -58,7 +58,7 @@ class QuantizeRequest:
     external_data: bool | None = None
     providers: Sequence[str] | None = None
     force_dynamic: bool = False
-    """Whether a dynamic recipe takes convolutions, too, which it makes slower."""
+    """Whether a dynamic recipe also takes convolutions and small products, which get slower."""
     timing: bool = False
     """Whether the result is timed beside the prepared float model, once it is written."""
 
@@ -78,7 +78,7 @@ class QuantizeRequest:
         prepared = open_model(source, self.recipe, self.providers)
         if self.recipe.mode != "dynamic" or self.force_dynamic:
             return prepared
-        return leave_convolutions_float(prepared)
+        return leave_slower_float(prepared)
 
     def chosen_effort(self) -> Effort:
         """Return the effort to make."""

@@ -52,6 +52,9 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
     """One scale for each output channel of a weight."""
     block_size: int = 0
     """Weights of MatMul and Gemm get one scale for each block of this many rows; 0: none."""
+    dynamic_scale: Literal["token", "tensor"] = "token"
+    """Dynamic mode: what has one scale, measured at every run, where a product reads it: each row,
+    so that a sample's answer does not depend on its batch, or the whole tensor."""
     activation_symmetric: bool = False
     """Zero in the middle of the type: zero point 0 for signed types."""
     weight_symmetric: bool | None = None

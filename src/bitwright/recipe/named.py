@@ -119,7 +119,7 @@ _VENDOR_RECIPES = (
             ("transformer", _CONSTANT_PRODUCTS),
         )
     ),
-    Recipe(name="uint8-dynamic-quant", mode="dynamic", weight=UINT8),
+    Recipe(name="uint8-dynamic-quant", mode="dynamic", weight=UINT8, dynamic_scale="tensor"),
     Recipe(
         name="matmul-nbits",
         mode="weight-only",

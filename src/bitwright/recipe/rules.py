@@ -37,9 +37,9 @@ def check_rules(recipe: RecipeFields) -> None:
 
 # What a dynamic recipe can ask for; all else is about activations, which it does not place.
 DYNAMIC_FIELDS = frozenset(
-    "version name mode activation weight weight_ranges rounding per_channel weight_symmetric "
-    "reduce_range min_real_range select place overrides equalize keep_defaults optimize opset "
-    "emulate".split()
+    "version name mode dynamic_scale activation weight weight_ranges rounding per_channel "
+    "weight_symmetric reduce_range min_real_range select place overrides equalize keep_defaults "
+    "optimize opset emulate".split()
 )
 _WITH_EFFECT: dict[str, dict[str, frozenset[str]]] = {
     "dynamic": {
@@ -169,6 +169,10 @@ RULES = (
         lambda r: r.mode == "weight-only" and _changed(r.rewrite, _REWRITES_OF_GRAPHS),
         "rewrite.{found} has no effect in weight-only mode, where only shapes can be fixed; leave "
         "it out.",
+    ),
+    Rule(
+        lambda r: r.mode != "dynamic" and r.dynamic_scale != "token",
+        "dynamic_scale is for the mode dynamic; leave it out.",
     ),
     Rule(
         lambda r: r.mode != "static" and r.select.sizes,

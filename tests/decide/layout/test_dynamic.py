@@ -68,7 +68,10 @@ def test_every_node_has_a_fate():
 def test_the_default_leaves_products_of_activations():
     model = make_transformer()
     assert fates(model)["scores"] == "its second input is not constant"
-    assert fates(model, select=Selection(constant_weights_only=False))["scores"] == "quantize"
+    both = Selection(constant_weights_only=False)
+    why = "one scale for the whole activation: its second input is not constant"
+    assert fates(model, select=both)["scores"] == why
+    assert fates(model, select=both, dynamic_scale="tensor")["scores"] == "quantize"
 
 
 def test_what_an_operator_of_the_runtime_lacks_is_left_float():
@@ -129,7 +132,7 @@ def test_an_operator_of_the_same_name_in_another_domain_is_another():
 
 
 def test_movement_follows_what_is_stored():
-    assert fates(make_gather()) == {
+    assert fates(make_gather(), dynamic_scale="tensor") == {
         "op": "quantize",
         "first": "quantize",
         "turn": "quantize",
@@ -151,6 +154,44 @@ def test_movement_follows_what_is_stored():
         reasons["turn"] == "its input is not quantized, so quantizing it alone would gain nothing"
     )
     assert reasons["pick"] == "its table is not constant"
+
+
+def test_products_with_a_stored_matrix_have_a_scale_for_each_row_and_others_say_why_not():
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"], name="matrix"),
+        node("MatMul", ["stack", "a"], ["b"], name="constant_first"),
+        node("MatMul", ["a", "stack"], ["c"], name="stack_of_matrices"),
+        node("Gemm", ["x", "v"], ["d"], name="transposed", transA=1),
+    ]
+    constants = {"w": weight(8, 8), "stack": weight(2, 8, 8), "v": weight(8, 4)}
+    model = build(nodes, {"x": [8, 8]}, {"b": None, "c": None, "d": None}, constants)
+    plans = plan_of(model, select=Selection(constant_weights_only=False)).nodes
+    assert {name: planned.per_token for name, planned in plans.items()} == {
+        "matrix": True,
+        "constant_first": False,
+        "stack_of_matrices": False,
+        "transposed": False,
+    }
+    assert plans["constant_first"].reason.endswith("its first input is constant")
+    assert plans["stack_of_matrices"].reason.endswith("its weight is no matrix")
+    assert plans["transposed"].reason.endswith("its first input is transposed")
+
+
+def test_small_tables_stay_float_and_large_ones_have_a_scale_for_each_row():
+    nodes = [
+        node("Gather", ["words", "ids"], ["a"], name="words"),
+        node("Gather", ["kinds", "ids"], ["b"], name="kinds"),
+        node("Add", ["a", "b"], ["c"], name="sum"),
+        node("MatMul", ["c", "w"], ["y"], name="op"),
+    ]
+    constants = {"words": weight(300, 64), "kinds": weight(2, 64), "w": weight(64, 8)}
+    ids = info("ids", [1, 4], TensorProto.INT64)
+    model = build(nodes, [ids], {"y": None}, constants)
+    plan = plan_of(model)
+    assert plan.nodes["words"].per_token
+    assert plan.tensors["words"].axis == 0
+    assert plan.nodes["kinds"].reason == "its table is so small that 8 bits would save nothing"
+    assert plan_of(model, dynamic_scale="tensor").nodes["kinds"].quantized
 
 
 def test_a_turned_constant_only_when_forced():

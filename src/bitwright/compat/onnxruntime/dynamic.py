@@ -109,6 +109,7 @@ def dynamic_recipe(parts: RecipeParts, weight_type: Any) -> Recipe:
     parts.recipe.update(
         name="onnxruntime-dynamic",
         mode="dynamic",
+        dynamic_scale="tensor",
         weight=as_quant_type(weight_type, "weight type").qtype,
         # ONNX Runtime leaves clean-ups to quant_pre_process, and keeps the model's names.
         optimize=False,

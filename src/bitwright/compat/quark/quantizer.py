@@ -267,7 +267,12 @@ def _quantize_dynamic(
         model,
         output,
         recipe=Recipe(
-            name="quark-dynamic", mode="dynamic", weight=weight, select=select, **parts.recipe
+            name="quark-dynamic",
+            mode="dynamic",
+            dynamic_scale="tensor",
+            weight=weight,
+            select=select,
+            **parts.recipe,
         ),
         force_dynamic=True,
         external_data=True if config.use_external_data_format else None,

@@ -1,10 +1,12 @@
 """Which nodes a dynamic model computes in integers, and which constants it stores in 8 bits.
 
-Activations get no entry: their range is measured at every run, so there is nothing to decide.
+Activations get no entry: their range is measured at every run. What is decided for them is whether
+each row has a range of its own, or the tensor one for all.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -15,7 +17,7 @@ from bitwright.decide.layout.entries import Entry, Layout, plan_as_float, plan_n
 from bitwright.decide.layout.node_names import find_names
 from bitwright.decide.layout.node_overrides import find_node_overrides
 from bitwright.decide.layout.selection import Selector
-from bitwright.decide.ops import OPERATORS, Skip, op_types
+from bitwright.decide.ops import MATRIX_PRODUCTS, OPERATORS, Skip, op_types
 from bitwright.errors import RecipeError
 from bitwright.graph import iter_values, static_shape
 from bitwright.graph.constants import is_constant
@@ -27,6 +29,11 @@ __all__ = ["DYNAMIC_OP_TYPES", "lay_out_dynamic"]
 
 DYNAMIC_OP_TYPES = op_types(lambda op: op.dynamic_op)
 """The op types that a dynamic recipe quantizes when it names none."""
+
+MIN_TABLE = 1 << 14
+"""The numbers of a table from which on rows of integers are worth their error: the two rows of a
+sentence encoder's token types, in 8 bits, double the error of the whole model."""
+_ONE_SCALE = "one scale for the whole activation"
 
 _MOVING = op_types(lambda op: op.moves and op.dynamic_op)
 
@@ -75,7 +82,32 @@ class _DynamicBuilder:
         found = self._inputs_of(node)
         if isinstance(found, Skip):
             return plan_as_float(node, found.reason)
-        return plan_node(node, map(found.get, range(len(node.inputs))))
+        planned = plan_node(node, map(found.get, range(len(node.inputs))))
+        if node.op_type == "Gather" and 0 in found and self._layout.entries[found[0]].axis == 0:
+            return msgspec.structs.replace(planned, per_token=True)
+        if node.op_type not in MATRIX_PRODUCTS:
+            return planned
+        reason = None
+        if self._recipe.dynamic_scale == "token":
+            reason = self._why_one_scale(node, found)
+            if reason is None:
+                return msgspec.structs.replace(planned, per_token=True)
+        self._measured.update(v for i, v in enumerate(node.inputs[:2]) if i not in found)
+        return msgspec.structs.replace(planned, reason=reason)
+
+    def _why_one_scale(self, node: ir.Node, found: Mapping[int, str]) -> str | None:
+        """Return why the activation of a product cannot have one scale for each row, if so."""
+        if 0 in found:
+            return f"{_ONE_SCALE}: its first input is constant"
+        if 1 not in found:
+            return f"{_ONE_SCALE}: its second input is not constant"
+        if _rank(node.inputs[1]) != 2:
+            return f"{_ONE_SCALE}: its weight is no matrix"
+        if node.attributes.get_int("transA", 0):
+            return f"{_ONE_SCALE}: its first input is transposed"
+        if any(node.attributes.get_float(name, 1.0) != 1.0 for name in ("alpha", "beta")):
+            return f"{_ONE_SCALE}: its alpha or beta multiplies what is computed"
+        return None
 
     def _inputs_of(self, node: ir.Node) -> dict[int, str] | Skip:
         domain, rule = OPERATORS[node.op_type].domain, _RULES[node.op_type]
@@ -110,15 +142,26 @@ class _DynamicBuilder:
         return self._enter(node, wanted, override)
 
     def table(self, node: ir.Node, index: int) -> str:
-        """Enter a constant that is read as activations are: uint8, over its own range."""
+        """Enter a constant that is read as activations are: uint8, over its own range.
+
+        A table of rows that are read one by one has a scale for each of them.
+        """
         value = node.inputs[index]
         assert value is not None
         override = find_override(self._recipe.overrides, self._names[value])
+        if override is None and self._reads_rows(node):
+            wanted = Entry(self._names[value], value, "weight", INT8, axis=0)
+            return self._enter(node, wanted, Override(symmetric=True, reduce_range=False))
         if self._recipe.reduce_range:
             # A reduced range keeps sums of products small, and tables are not multiplied.
             override = _with(override, reduce_range=False)
         wanted = Entry(self._names[value], value, "weight", UINT8, operand=True)
         return self._enter(node, wanted, override)
+
+    def _reads_rows(self, node: ir.Node) -> bool:
+        """Whether a node takes rows out of a table, each with a scale of its own."""
+        is_first = node.op_type == "Gather" and not node.attributes.get_int("axis", 0)
+        return is_first and self._recipe.dynamic_scale == "token" and _rank(node.inputs[0]) == 2
 
     def _enter(self, node: ir.Node, wanted: Entry, override: Override | None) -> str:
         if override is not None and override.axis not in (None, wanted.axis):
@@ -145,7 +188,6 @@ class _DynamicBuilder:
             keys[0] = self.table(node, 0)
         if is_constant(node.inputs[1]):
             keys[1] = self.weight(node, 1, axis if self._recipe.per_channel else None)
-        self._measured.update(v for i, v in enumerate(node.inputs[:2]) if i not in keys)
         return keys
 
     def measured_by_weight(self, node: ir.Node, axis: int) -> dict[int, str] | Skip:
@@ -167,7 +209,11 @@ class _DynamicBuilder:
                 return Skip("its input is constant")
             if (refusal := _refuse_type(source)) is not None:
                 return refusal
+            if self._reads_rows(node) and _count(source) < MIN_TABLE:
+                return Skip("its table is so small that 8 bits would save nothing")
             keys[0] = self.table(node, 0)
+            if self._layout.entries[keys[0]].axis is not None:
+                return keys  # floats come out of it
         elif node.op_type == "Gather":
             return Skip("its table is not constant")
         elif source not in self._stored and not measured:
@@ -238,6 +284,10 @@ Rule = Callable[[_DynamicBuilder, ir.Node], dict[int, str] | Skip]
 def _rank(value: ir.Value | None) -> int:
     shape = None if value is None else static_shape(value)
     return 0 if shape is None else len(shape)
+
+
+def _count(value: ir.Value | None) -> int:
+    return math.prod(int(size) for size in (value and static_shape(value)) or ())
 
 
 def _matmul(builder: _DynamicBuilder, node: ir.Node) -> dict[int, str] | Skip:

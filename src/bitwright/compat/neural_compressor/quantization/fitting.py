@@ -110,7 +110,9 @@ def recipe_of(conf: PostTrainingQuantConfig, model: ir.Model) -> Recipe:
     recipe = recipe.replace(name="fit", reduce_range=bool(conf.reduce_range))
     named = conf.op_type_dict, conf.op_name_dict
     if dynamic:
-        recipe = apply_op_settings(recipe, model, *named, dynamic=True)
+        recipe = apply_op_settings(
+            recipe.replace(dynamic_scale="tensor"), model, *named, dynamic=True
+        )
         for name in conf.recipes or {}:
             warn_user(f"{name} of recipes is ignored: a dynamic model has no ranges and no pairs.")
     else:

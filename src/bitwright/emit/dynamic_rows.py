@@ -1,0 +1,308 @@
+"""Products whose activation has one scale for each row, in standard operators.
+
+For a row x, the largest magnitude m in it, and a weight W = s * Wq with a scale s for each column:
+
+    q = round(127 * x / m) + 128            x @ W = m * ((q - 128) / 127 @ (s * Wq))
+
+The quotient x / m lies within -1 and 1, so a pair with the constant scale 1 / 127 rounds it, and
+ONNX Runtime computes that pair, the weight's dequantizer and the product with one integer kernel,
+MatMulIntegerToFloat. All products that read x share its pair. Where x is bounded below by -c, as
+what a Relu or a Gelu gives, all 255 levels are for what is above: q = round(255 * (x + c) / m), and
+the bias gets back -c times the sums of the weight's columns.
+
+Rows that no scale fits come out as in float. In one of zeros 0 / 0 rounds to some integer, and m
+makes zero of the product. An infinity rounds to the outermost level where m is cut, and m itself
+makes it infinite again. ReduceMax passes over a NaN, and ReduceMean does not; behind a layer norm a
+row is wholly NaN or finite, and needs no second look.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.emit.dynamic_graph import IntegerWriter, Keys
+from bitwright.emit.quantized import MICROSOFT, Quantized
+from bitwright.errors import PlanError
+from bitwright.graph import static_shape
+from bitwright.graph.constants import constant_of, input_at
+from bitwright.plan import QuantPlan
+from bitwright.support.array_types import Array
+
+__all__ = ["RowWriter"]
+
+_FLOORS = {"Relu": 0.0, "Sigmoid": 0.0, "Softmax": 0.0, "Gelu": 0.1701}
+"""Op type -> how far below zero its results lie at most; a Gelu computed by tanh has the lowest,
+-0.17004."""
+_ALL_OR_NONE = ("LayerNormalization", "SkipLayerNormalization")
+"""Op types of whose rows no number is finite, or every one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """An activation as a product reads it, with the factor that each row has lost."""
+
+    value: ir.Value
+    size: ir.Value
+    floor: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Bias:
+    """A constant that is added to every row of a product."""
+
+    array: Array
+    node: ir.Node | None
+    """The Add behind the product; None: the product is a Gemm, and adds it."""
+    index: int = 0
+    """Which input of the Add it is."""
+
+
+class RowWriter:
+    """Writes products with one scale for each row, each activation and each weight once."""
+
+    def __init__(self, writer: IntegerWriter, model: ir.Model, plan: QuantPlan) -> None:
+        self._writer, self._plan = writer, plan
+        self._opset = model.opset_imports[""]
+        self._rows: dict[ir.Value, _Rows] = {}
+        self._weights: dict[tuple[str, bool], tuple[ir.Value, Quantized]] = {}
+        self._constants: dict[str, ir.Value] = {}
+
+    def write(self, node: ir.Node, keys: Keys) -> None:
+        """Write a MatMul or Gemm whose second input is a stored matrix, or a Gather of its rows."""
+        data, name = input_at(node, 0), node.name or ""
+        if node.op_type == "Gather" and keys[0]:
+            self._write_table(node, keys)
+            return
+        is_gemm = node.op_type == "Gemm"
+        flags = [bool(node.attributes.get_int(flag, 0)) for flag in ("transA", "transB")]
+        if (node.op_type != "MatMul" and not is_gemm) or data is None or keys[0] or not keys[1]:
+            raise PlanError(
+                f"node {name!r} ({node.op_type}) cannot have one scale for each row: that is for "
+                "products of an activation with a stored matrix; set its per_token to false."
+            )
+        if flags[0]:
+            raise PlanError(f"node {name!r} reads its rows as columns; set its per_token to false.")
+        rows = self._rows.get(data) or self._measure(data)
+        weight, stored = self._weight(node, keys, transposed=flags[1])
+        bias, label = self._bias(node), node.outputs[0].name or ""
+        addend = input_at(node, 2) if is_gemm else None
+        product = self._writer.add(node, "MatMul", [rows.value, weight], output=f"{label}_of_rows")
+        result = self._writer.add(node, "Mul", [product, rows.size], name=f"{name}_row_sizes")
+        if bias is not None:
+            moved = bias.array - rows.floor * _column_sums(stored)
+            # Two axes: with one, the runtime would fuse it to a Gelu behind, into a slower kernel.
+            wide = moved.astype(np.float32)[None] if self._has_axes(node) else moved.astype("f4")
+            fresh = self._writer.constant(f"{label}_bias", wide)
+            if bias.node is not None:
+                bias.node.replace_input_with(bias.index, fresh)
+            else:
+                addend = fresh
+        if addend is not None:
+            result = self._writer.add(node, "Add", [result, addend], name=f"{name}_Add")
+        self._writer.replace(node, result)
+
+    def _write_table(self, node: ir.Node, keys: Keys) -> None:
+        """Take rows of integers and their scales from a table, and multiply the two."""
+        table, indices = self._writer.operand(node, 0, keys, scale_shape=(-1, 1)), node.inputs[1]
+        assert indices is not None
+        to_float, label = [ir.AttrInt64("to", ir.DataType.FLOAT)], node.outputs[0].name or ""
+        taken = [
+            self._writer.add(node, "Gather", [part, indices], dtype, name=f"{label}_{what}")
+            for part, dtype, what in (
+                (table.value, table.dtype or ir.DataType.INT8, "integers"),
+                (table.scale, ir.DataType.FLOAT, "scales"),
+            )
+        ]
+        name = f"{label}_floats"
+        taken[0] = self._writer.add(node, "Cast", taken[:1], name=name, attributes=to_float)
+        result = self._writer.add(node, "Mul", taken, name=f"{node.name}_row_scales")
+        self._writer.replace(node, result)
+
+    # Activations --------------------------------------------------------------------------
+
+    def _measure(self, value: ir.Value) -> _Rows:
+        """Round an activation where it is made, for all that read it by rows."""
+        floor, producer = self._floor(value), value.producer()
+        source = value
+        if floor is None:
+            magnitudes = self._behind(value, "Abs", [value], "abs")
+        elif floor:
+            shift = self._number("row_shift", floor)
+            magnitudes = source = self._behind(value, "Add", [value, shift], "shifted")
+        else:
+            magnitudes = value
+        size = divisor = self._reduce(value, "ReduceMax", magnitudes, "row_max")
+        if producer is None or producer.op_type not in _ALL_OR_NONE:
+            mean = self._reduce(value, "ReduceMean", source, "row_mean")
+            size = self._behind(value, "Max", [size, mean], "row_size")
+            largest = self._number("largest_float", float(np.finfo(np.float32).max))
+            divisor = self._behind(value, "Clip", [size, None, largest], "row_divisor")
+        scaled = self._behind(value, "Div", [source, divisor], "row_scaled")
+        levels, zero = (127, 128) if floor is None else (255, 0)
+        pair = [
+            self._number(f"row_scale_{levels}", 1 / levels),
+            self._constant(f"row_zero_point_{zero}", np.uint8(zero)),
+        ]
+        integers = self._behind(
+            value, "QuantizeLinear", [scaled, *pair], "row_quantized", ir.DataType.UINT8
+        )
+        again = self._behind(value, "DequantizeLinear", [integers, *pair], "row_dequantized")
+        self._rows[value] = _Rows(again, size, floor or 0.0)
+        return self._rows[value]
+
+    def _floor(self, value: ir.Value) -> float | None:
+        """Return how far below zero a tensor lies at most, where products can make up for it."""
+        node = value.producer()
+        if node is None or node.domain not in ("", "ai.onnx", MICROSOFT):
+            return None
+        floor = _FLOORS.get("Gelu" if _is_gelu(value) else node.op_type)
+        readers = [use.node for use in value.uses() if self._reads_rows(use.node) and not use.idx]
+        if floor and any(self._bias(reader) is None for reader in readers):
+            return None
+        return floor
+
+    def _reads_rows(self, node: ir.Node) -> bool:
+        planned = self._plan.nodes.get(node.name or "")
+        return planned is not None and planned.per_token and planned.quantized
+
+    def _reduce(self, behind: ir.Value, op_type: str, source: ir.Value, what: str) -> ir.Value:
+        if self._opset >= 18:
+            axes = self._constant("row_axis", np.array([-1], np.int64))
+            return self._behind(behind, op_type, [source, axes], what)
+        axis = ir.AttrInt64s("axes", [-1])
+        return self._behind(behind, op_type, [source], what, attributes=(axis,))
+
+    def _behind(
+        self,
+        value: ir.Value,
+        op_type: str,
+        inputs: list[ir.Value | None],
+        what: str,
+        dtype: ir.DataType = ir.DataType.FLOAT,
+        attributes: tuple[ir.Attr, ...] = (),
+    ) -> ir.Value:
+        name = f"{value.name}_{what}"
+        return self._writer.add_behind(
+            value, op_type, inputs, dtype, name=name, attributes=attributes
+        )
+
+    # Constants ----------------------------------------------------------------------------
+
+    def _weight(self, node: ir.Node, keys: Keys, *, transposed: bool) -> tuple[ir.Value, Quantized]:
+        """Return the dequantized matrix, and its integers."""
+        place = keys[1] or "", transposed
+        if place not in self._weights:
+            stored = self._writer.operand(node, 1, keys, transposed=transposed, zero_points="each")
+            axis = (ir.AttrInt64("axis", 1),) if stored.scale.shape else ()
+            parts = [stored.value, stored.scale, stored.zero_point]
+            name = f"{stored.value.name}_DequantizeLinear"
+            found = self._writer.add_behind(
+                stored.value, "DequantizeLinear", parts, name=name, attributes=axis
+            )
+            self._weights[place] = found, stored
+        return self._weights[place]
+
+    def _bias(self, node: ir.Node) -> _Bias | None:
+        """Return what is added to every row of a product, if that is constant."""
+        columns = self._columns(node)
+        if node.op_type == "Gemm":
+            array = constant_of(input_at(node, 2))
+            if (
+                array is None
+                or array.size not in (1, columns)
+                or array.shape[:-1] not in ((), (1,))
+            ):
+                return None
+            return _Bias(np.broadcast_to(array.ravel(), columns), None)
+        result = node.outputs[0]
+        if result.is_graph_output() or len(result.uses()) != 1:
+            return None
+        ((add, index),) = result.uses()
+        other = constant_of(input_at(add, 1 - index)) if add.op_type == "Add" else None
+        if other is None or add.domain or other.size != columns or other.shape[-1:] != (columns,):
+            return None
+        rank = 0 if result.shape is None else len(result.shape)
+        return _Bias(other.ravel(), add, 1 - index) if other.ndim <= max(rank, 1) else None
+
+    def _columns(self, node: ir.Node) -> int:
+        shape = None if node.inputs[1] is None else static_shape(node.inputs[1])
+        assert shape is not None  # it is stored
+        return shape[0 if node.attributes.get_int("transB", 0) else 1]
+
+    @staticmethod
+    def _has_axes(node: ir.Node) -> bool:
+        """Whether the result is known to have two axes or more."""
+        shape = node.outputs[0].shape
+        return node.op_type == "Gemm" or (shape is not None and len(shape) > 1)
+
+    def _number(self, name: str, value: float) -> ir.Value:
+        return self._constant(name, np.float32(value))
+
+    def _constant(self, name: str, array: Array | np.generic) -> ir.Value:
+        if name not in self._constants:
+            self._constants[name] = self._writer.constant(name, array)
+        return self._constants[name]
+
+
+def _is_gelu(value: ir.Value) -> bool:
+    """Whether a tensor is x / 2 * (1 + erf(x / sqrt(2))), in whatever order it is multiplied."""
+    factors = [*_factors(value)]
+    numbers = [array for one in factors if (array := constant_of(one)) is not None]
+    others = [one for one in factors if constant_of(one) is None]
+    if any(array.size != 1 for array in numbers):
+        return False
+    if len(others) != 2 or not math.isclose(
+        math.prod(array.item() for array in numbers), 0.5, rel_tol=1e-4
+    ):
+        return False
+    return any(_is_gate_of(x, gate) for x, gate in (others, others[::-1]))
+
+
+def _factors(value: ir.Value, depth: int = 3) -> Iterator[ir.Value]:
+    node = value.producer()
+    if node is None or node.op_type != "Mul" or node.domain or not depth:
+        yield value
+        return
+    for factor in node.inputs:
+        if factor is not None:
+            yield from _factors(factor, depth - 1)
+
+
+def _is_gate_of(x: ir.Value, gate: ir.Value) -> bool:
+    """Whether a tensor is 1 + erf(x / sqrt(2))."""
+    erf = _other_operand(gate, "Add", 1.0)
+    inner = None if erf is None else erf.producer()
+    if inner is None or inner.op_type != "Erf" or inner.inputs[0] is None:
+        return False
+    ways = (("Div", math.sqrt(2)), ("Mul", math.sqrt(0.5)))
+    return any(_other_operand(inner.inputs[0], op_type, by) is x for op_type, by in ways)
+
+
+def _other_operand(value: ir.Value, op_type: str, number: float) -> ir.Value | None:
+    """Return what this number is added to, multiplied or divided by it, to give a tensor."""
+    node = value.producer()
+    if node is None or node.op_type != op_type or node.domain:
+        return None
+    for index in (1,) if op_type == "Div" else (0, 1):
+        array = constant_of(node.inputs[index])
+        if (
+            array is not None
+            and array.size == 1
+            and math.isclose(array.item(), number, rel_tol=1e-4)
+        ):
+            return node.inputs[1 - index]
+    return None
+
+
+def _column_sums(weight: Quantized) -> Array:
+    """Return the sums of the columns of a stored matrix, as the kernel takes it."""
+    integers, scale, zero_point = (
+        np.asarray(constant_of(value)) for value in (weight.value, weight.scale, weight.zero_point)
+    )
+    sums: Array = ((integers.astype(np.float64) - zero_point) * scale.astype(np.float64)).sum(0)
+    return sums
