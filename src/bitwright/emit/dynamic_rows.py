@@ -35,7 +35,7 @@ from bitwright.support.array_types import Array
 
 __all__ = ["RowWriter"]
 
-_FLOORS = {"Relu": 0.0, "Sigmoid": 0.0, "Softmax": 0.0, "Gelu": 0.1701}
+_FLOORS = {"Relu": 0.0, "Gelu": 0.1701}
 """Op type -> how far below zero its results lie at most; a Gelu computed by tanh has the lowest,
 -0.17004."""
 _ALL_OR_NONE = ("LayerNormalization", "SkipLayerNormalization")
