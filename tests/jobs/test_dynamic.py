@@ -124,3 +124,26 @@ def test_a_model_with_recurrent_layers_is_not_refused_for_its_convolutions():
     model = build(nodes, {"x": [1, 8, 64]}, {"y": None}, constants)
     result = bitwright.quantize(model, recipe="int8-dynamic")
     assert result.plan.nodes["conv"].reason == SLOWER and result.plan.nodes["lstm"].quantized
+
+
+def test_smoothing_moves_outliers_of_channels_before_rows_are_rounded():
+    nodes = [
+        node("LayerNormalization", ["x", "gain"], ["n"], name="norm"),
+        node("MatMul", ["n", "w"], ["y"], name="product"),
+    ]
+    gain = np.ones(32, np.float32)
+    gain[::8] = 60
+    constants = {"gain": gain, "w": weight(32, 16) / gain[:, None]}
+    model = build(nodes, {"x": [8, 32]}, {"y": None}, constants)
+    samples = make_samples(model)
+    plain, smooth = (
+        bitwright.quantize(model, recipe=recipe, data=samples)
+        for recipe in (DYNAMIC, DYNAMIC.replace(smooth={"alpha": 0.5}))
+    )
+    errors = [quality(model, result.to_proto(), samples) for result in (plain, smooth)]
+    assert errors[1] > errors[0] + 6
+    assert ops(smooth.to_proto()) == ops(plain.to_proto())  # the norm divides
+    again = bitwright.apply_plan(smooth.plan, model).to_proto()
+    assert quality(model, again, samples) == errors[1]
+    with pytest.raises(bitwright.DataError, match="smooths activations and needs calibration data"):
+        bitwright.quantize(model, recipe=DYNAMIC.replace(smooth={"alpha": 0.5}))

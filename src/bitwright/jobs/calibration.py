@@ -335,7 +335,7 @@ def keep_data(prepared: Prepared, calibration: Calibration) -> Calibration:
 def require_data(
     recipe: Recipe,
     calibration: Calibration,
-    does: str = "quantizes activations",
+    does: str | None = None,
     instead: tuple[str, str] | None = None,
 ) -> None:
     """Refuse what a recipe does without data; `instead` says what else helps, here and there.
@@ -343,7 +343,8 @@ def require_data(
     First as in Python, then as on the command line.
     """
     if calibration.data is None:
-        ways = GIVE_DATA
+        ways, verb = GIVE_DATA, "smooths" if recipe.mode == "dynamic" else "quantizes"
+        does = does or f"{verb} activations"
         if instead is not None:
             remedy, command = instead
             ways = {

@@ -65,7 +65,9 @@ class QuantizeRequest:
     def __post_init__(self) -> None:
         """Refuse an engine for a job that runs no samples and rounds nothing by data."""
         mode, calibration = self.recipe.mode, self.calibration
-        idle = mode == "dynamic" or (mode == "weight-only" and calibration.data is None)
+        idle = (mode == "dynamic" and self.recipe.smooth is None) or (
+            mode == "weight-only" and calibration.data is None
+        )
         if idle and not calibration.engine.is_local:
             raise RecipeError(
                 f"recipe {self.recipe.name!r} observes no activations, so that an engine has "

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from bitwright import graph
+from bitwright.decide.layout.dynamic import lay_out_dynamic
 from bitwright.decide.layout.entries import Layout
 from bitwright.decide.layout.static import lay_out
 from bitwright.jobs.calibration import Calibration, observe_tensors
@@ -38,7 +39,8 @@ def smooth_activations(
             prepared = replace(prepared, notes=(*prepared.notes, *notes))
             factors |= found
     if factors:
-        layout = lay_out(prepared.model, recipe, keep_float=prepared.keep_float)
+        again = lay_out_dynamic if recipe.mode == "dynamic" else lay_out
+        layout = again(prepared.model, recipe, keep_float=prepared.keep_float)
     return prepared, layout, factors
 
 

@@ -38,8 +38,8 @@ def check_rules(recipe: RecipeFields) -> None:
 # What a dynamic recipe can ask for; all else is about activations, which it does not place.
 DYNAMIC_FIELDS = frozenset(
     "version name mode dynamic_scale activation weight weight_ranges rounding per_channel "
-    "weight_symmetric reduce_range min_real_range select place overrides equalize keep_defaults "
-    "optimize opset emulate".split()
+    "weight_symmetric reduce_range min_real_range select place overrides smooth equalize "
+    "keep_defaults optimize opset emulate".split()
 )
 _WITH_EFFECT: dict[str, dict[str, frozenset[str]]] = {
     "dynamic": {
