@@ -150,7 +150,7 @@ def test_overwriting_keeps_the_old_pair_valid_until_the_new_model_is_there(
     other.graph.initializers["w1"].const_value = ir.tensor(np.zeros((64, 64), np.float32))
     other.graph.initializers["w1"].const_value.name = "w1"
     moves = []
-    real = saving._replace
+    real = saving.replace_file
 
     def killed(temporary, target):
         moves.append(target.name)
@@ -158,12 +158,12 @@ def test_overwriting_keeps_the_old_pair_valid_until_the_new_model_is_there(
             raise KeyboardInterrupt  # the worst moment: data is in place, the model is not
         real(temporary, target)
 
-    monkeypatch.setattr(saving, "_replace", killed)
+    monkeypatch.setattr(saving, "replace_file", killed)
     with pytest.raises(KeyboardInterrupt):
         save_model(other, path, external_data=True)
     assert digests(tmp_path) == old and len(moves) == 2 and moves[0] != "m.onnx.data"
     check_runs(path, builders)
-    monkeypatch.setattr(saving, "_replace", real)
+    monkeypatch.setattr(saving, "replace_file", real)
     save_model(other, path, external_data=True)
     assert len(names(tmp_path)) == 2 and "m.onnx.data" not in names(tmp_path)
     assert run_session(open_session(path), X)["y"].shape == (2, 4)
@@ -225,7 +225,7 @@ def test_a_failure_at_any_step_leaves_no_file(
     target = {
         "write": (saving, "write_model"),
         "fsync": (saving.os, "fsync"),
-        "rename": (saving, "_replace"),
+        "rename": (saving, "replace_file"),
     }[when]
     model = load_model(builders.mlp())
     monkeypatch.setattr(*target, fail)

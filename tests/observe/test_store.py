@@ -167,5 +167,5 @@ def test_parts_of_something_else_are_not_there_and_damaged_ones_are_told(tmp_pat
     kept.put(0, observe(model, [name], make_samples(model, 2), progress=False))
     assert 0 in kept and 0 not in KeptObservations(tmp_path, "that") and 1 not in kept
     next(tmp_path.rglob("*.safetensors")).write_bytes(b"x")
-    with pytest.raises(DataError, match="is damaged; delete its folder"):
+    with pytest.raises(DataError, match="is damaged; delete it to do that part again"):
         kept.get(0)

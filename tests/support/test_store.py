@@ -23,7 +23,7 @@ def test_a_damaged_part_is_refused(tmp_path):
     store = PartStore(tmp_path / "work")
     store.write("x", ARRAYS, {})
     store.path("x").write_bytes(store.path("x").read_bytes()[:-1])
-    with pytest.raises(DataError, match=r"is damaged or cut off; delete it to do that part again"):
+    with pytest.raises(DataError, match="is damaged; delete it to do that part again"):
         store.read("x")
     with pytest.raises(DataError, match="cannot read"):
         read_part(tmp_path / "nothing")
@@ -55,3 +55,62 @@ def test_a_lent_folder_vanishes_and_an_own_one_stays(tmp_path):
     with PartStore(tmp_path / "work") as own:
         pass
     assert own.folder.exists()
+
+
+def store_with_a_part(folder):
+    store = PartStore(folder, job="a")
+    store.write("x", ARRAYS, {"bits": "8"})
+    return store.path("x")
+
+
+def splice(content):
+    other = bytearray(content)
+    other[-5] ^= 4
+    return bytes(other)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda c: b"", lambda c: c[:-1], lambda c: c[: len(c) // 2], splice, lambda c: c * 2]
+)
+def test_a_damaged_part_is_done_again_with_a_warning(tmp_path, damage):
+    path = store_with_a_part(tmp_path)
+    path.write_bytes(damage(path.read_bytes()))
+    store = PartStore(tmp_path, job="a")
+    with pytest.warns(UserWarning, match="is damaged, or of another job; that part is done again"):
+        assert "x" not in store
+    store.write("x", ARRAYS, {"bits": "8"})
+    assert "x" in PartStore(tmp_path, job="a")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"job"', "\0" * 8, None])
+def test_a_damaged_or_lost_marker_is_written_again_and_the_parts_are_kept(
+    tmp_path, content, recwarn
+):
+    store_with_a_part(tmp_path)
+    marker = tmp_path / "job.json"
+    if content is None:
+        marker.unlink()
+    else:
+        marker.write_text(content)
+    assert "x" in PartStore(tmp_path, job="a")
+    assert len(recwarn) == (content is not None)
+    assert "x" in PartStore(tmp_path, job="a")
+
+
+def test_parts_of_another_job_are_told_by_themselves(tmp_path):
+    store_with_a_part(tmp_path)
+    (tmp_path / "job.json").unlink()
+    with pytest.warns(UserWarning, match="of another job"):
+        assert "x" not in PartStore(tmp_path, job="b")
+
+
+def test_a_folder_in_place_of_a_file_is_one_sentence(tmp_path):
+    path = store_with_a_part(tmp_path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(DataError, match="is a folder, where a file was kept; delete it"):
+        assert "x" in PartStore(tmp_path, job="a")
+    (tmp_path / "job.json").unlink()
+    (tmp_path / "job.json").mkdir()
+    with pytest.raises(DataError, match=r"cannot read .*job.json.*Is a directory; delete it"):
+        PartStore(tmp_path, job="a")

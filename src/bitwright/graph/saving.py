@@ -30,7 +30,7 @@ from bitwright.graph.tensors import (
     serialized_size,
     tensor_slots,
 )
-from bitwright.support.files import check_regular_file, temporary_beside
+from bitwright.support.files import check_regular_file, replace_file, temporary_beside
 from bitwright.support.logs import logged
 
 __all__ = [
@@ -152,7 +152,7 @@ def save_model(
             stale = _data_files_of(target)
             with temporary_beside(target) as temporary:
                 _write_file(temporary, lambda file: write_model(whole, file))
-                _replace(temporary, target)
+                replace_file(temporary, target)
             _remove(stale)
 
 
@@ -266,8 +266,8 @@ def _write_with_data(clone: ir.Model, target: Path, layout: ExternalData) -> Non
         new = [data for data in written if not data.exists()]
         try:
             for data, temporary_data in written.items():
-                _replace(temporary_data, data)
-            _replace(temporary, target)
+                replace_file(temporary_data, data)
+            replace_file(temporary, target)
         except BaseException:
             _remove(new)
             raise
@@ -339,19 +339,6 @@ def _write_file(path: Path, write: Callable[[BinaryIO], None]) -> None:
         write(file)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _replace(temporary: Path, target: Path) -> None:
-    if target.exists():
-        with suppress(OSError):
-            temporary.chmod(target.stat().st_mode & 0o777)
-    temporary.replace(target)
-    if os.name == "posix":  # make the rename itself last through a power cut
-        descriptor = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 @contextmanager

@@ -163,8 +163,6 @@ class KeptObservations(PartStore):
     `identity` says which model, tensors and data they are of: parts of others lie beside them.
     """
 
-    remedy = "is damaged; delete its folder to observe again."
-
     def __init__(self, folder: str | Path, identity: str) -> None:
         job = hashlib.sha256(identity.encode()).hexdigest()
         super().__init__(Path(folder) / f"observations-{job[:16]}", job=job)

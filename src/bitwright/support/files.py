@@ -20,6 +20,7 @@ __all__ = [
     "Closing",
     "check_regular_file",
     "make_folder",
+    "replace_file",
     "replace_folder",
     "temporary_beside",
     "temporary_folder_beside",
@@ -65,7 +66,7 @@ def write_file(path: Path, content: str | bytes) -> None:
                 file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path)
+            replace_file(temporary, path)
     except OSError as error:
         reason = error.strerror or str(error)
         raise OutputError(f"cannot write {str(path)!r}: {reason}; choose another path.") from error
@@ -80,6 +81,20 @@ def make_folder(path: Path) -> None:
         raise OutputError(
             f"cannot create the folder {str(path)!r}: {reason}; choose another."
         ) from error
+
+
+def replace_file(temporary: Path, target: Path) -> None:
+    """Give a file its name, and the rights of one that had it; it lasts through a power cut."""
+    if target.exists():
+        with suppress(OSError):
+            temporary.chmod(target.stat().st_mode & 0o777)
+    temporary.replace(target)
+    if os.name == "posix":  # the rename itself stands in the folder
+        descriptor = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager

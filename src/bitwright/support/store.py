@@ -1,12 +1,14 @@
 """Finished parts of a job on disk: what an interrupted run has done is not done again.
 
-Each part is a safetensors file, written whole or not at all.
+Each part is a safetensors file, written whole or not at all, with a digest of what it holds and of
+the job that it is of: one that a disk has damaged since is done again, with a warning.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,9 +18,14 @@ import numpy.typing as npt
 
 from bitwright.errors import DataError, OutputError
 from bitwright.support.files import Closing, write_file
+from bitwright.support.notices import warn_user
 from bitwright.support.scratch import ScratchFolder
 
-__all__ = ["Part", "PartStore", "read_part", "to_bytes"]
+__all__ = ["Part", "PartStore", "digest_arrays", "read_part", "to_bytes"]
+
+
+_OURS = re.compile(r"[0-9a-f]{32}\.safetensors|\..+\.tmp")
+"""Files of parts, and what a kill left of one."""
 
 
 class Part(NamedTuple):
@@ -50,6 +57,15 @@ def read_part(path: Path) -> Part:
         raise ValueError(str(error)) from error
 
 
+def digest_arrays(arrays: Mapping[str, Any], digest: Any) -> None:
+    """Add names, types, shapes and bytes to a digest of hashlib's."""
+    for name, array in sorted(arrays.items()):
+        array = np.ascontiguousarray(array)
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        if array.size:
+            digest.update(array.reshape(-1).view(np.uint8).data)
+
+
 class PartStore(Closing):
     """A folder of finished parts of one job, a file of arrays and notes each.
 
@@ -57,12 +73,11 @@ class PartStore(Closing):
     without a path of its own vanishes when closed.
     """
 
-    remedy = "is damaged or cut off; delete it to do that part again."
-
     def __init__(self, folder: str | Path | None = None, *, job: str = "") -> None:
         # Whoever reads from the store holds it, and with it the folder.
         self._lent: ScratchFolder | None = None
         self.job = job
+        self._whole: set[str] = set()
         if folder is None:
             self._lent = ScratchFolder("weights")
             folder = self._lent.path / "parts"
@@ -75,23 +90,45 @@ class PartStore(Closing):
                 "name a folder that can be written to."
             ) from error
         marker = self.folder / "job.json"
-        if marker.exists():
-            found = json.loads(marker.read_text(encoding="utf-8")).get("job")
-            if found != job:
-                raise DataError(
-                    f"the folder {str(self.folder)!r} holds weights of another model, recipe or "
-                    "data; delete it, or name another one."
-                )
-        elif any(self.folder.iterdir()):
+        found = self._read_marker(marker)
+        if found is None:
+            write_file(marker, json.dumps({"job": job}))
+        elif found != job:
+            raise DataError(
+                f"the folder {str(self.folder)!r} holds weights of another model, recipe or "
+                "data; delete it, or name another one."
+            )
+
+    def _read_marker(self, marker: Path) -> object:
+        """Return which job the parts are of; None: of each part its digest says so."""
+        if not marker.exists():
+            if all(_OURS.fullmatch(path.name) for path in self.folder.iterdir()):
+                return None
             raise DataError(
                 f"the folder {str(self.folder)!r} is not empty and holds no weights of ours; name "
                 "another one."
             )
-        else:
-            write_file(marker, json.dumps({"job": job}))
+        try:
+            return json.loads(marker.read_text(encoding="utf-8"))["job"]
+        except OSError as error:
+            raise DataError(f"cannot read {str(marker)!r}: {error.strerror}; delete it.") from error
+        except (ValueError, TypeError, KeyError):
+            warn_user(f"{str(marker)!r} is damaged or cut off; it is written again.")
+            return None
 
     def __contains__(self, name: object) -> bool:
-        return self.path(str(name)).exists()
+        """Whether a part is there, and whole; another one is removed, with a warning."""
+        path = self.path(str(name))
+        if self._lent is not None or str(name) in self._whole or not path.exists():
+            return path.exists()
+        if path.is_dir():
+            raise DataError(f"{str(path)!r} is a folder, where a file was kept; delete it.")
+        try:
+            self.read(str(name))
+        except DataError:
+            warn_user(f"{str(path)!r} is damaged, or of another job; that part is done again.")
+            path.unlink()
+        return path.exists()
 
     def path(self, name: str) -> Path:
         """Return the file of a part."""
@@ -100,23 +137,35 @@ class PartStore(Closing):
 
     def write(self, name: str, arrays: Mapping[str, Any], notes: Mapping[str, str]) -> None:
         """Keep a part: all of it, or nothing."""
-        content = to_bytes(arrays, notes)
         if self._lent is None:
-            write_file(self.path(name), content)
+            stored = {**notes, "digest": self._digest(arrays, notes)}
+            write_file(self.path(name), to_bytes(arrays, stored))
+            self._whole.add(name)
         else:  # gone with this process anyway: there is nothing to keep through a power cut
             with self._lent.writing():
-                self.path(name).write_bytes(content)
+                self.path(name).write_bytes(to_bytes(arrays, notes))
 
     def read(self, name: str) -> Part:
         """Return a part; a damaged one is refused."""
         try:
-            return read_part(self.path(name))
+            part = read_part(self.path(name))
         except ValueError as error:
             raise self.damaged(name) from error
+        digest = part.notes.pop("digest", None)
+        if self._lent is None and name not in self._whole:
+            if digest != self._digest(*part):
+                raise self.damaged(name)
+            self._whole.add(name)
+        return part
+
+    def _digest(self, arrays: Mapping[str, Any], notes: Mapping[str, str]) -> str:
+        digest = hashlib.sha256(repr((self.job, sorted(notes.items()))).encode())
+        digest_arrays(arrays, digest)
+        return digest.hexdigest()
 
     def damaged(self, name: str) -> DataError:
         """Return what is to say of a part that cannot be read."""
-        return DataError(f"{str(self.path(name))!r} {self.remedy}")
+        return DataError(f"{str(self.path(name))!r} is damaged; delete it to do that part again.")
 
     def close(self) -> None:
         """Remove a folder that was only lent."""

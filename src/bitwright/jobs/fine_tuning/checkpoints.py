@@ -29,8 +29,6 @@ class Learned:
 class Checkpoints(PartStore):
     """A folder with a file for each finished segment; one without a path vanishes when closed."""
 
-    remedy = "is no finished segment; delete it to learn that segment again."
-
     def put(self, name: str, learned: Learned) -> None:
         """Keep a segment: all of it, or nothing."""
         kinds = (learned.constants, learned.scales, learned.activation_scales)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph import fingerprint
@@ -35,6 +34,7 @@ from bitwright.run import run_side_by_side
 from bitwright.support.array_types import Array
 from bitwright.support.engines import LOCAL, Engine
 from bitwright.support.progress import Progress, ProgressUpdate, show_progress
+from bitwright.support.store import digest_arrays
 
 __all__ = ["fine_tune", "fine_tune_weights", "run_segments"]
 
@@ -178,10 +178,7 @@ def _learn_in_parallel(
 def _digested(samples: Iterable[Mapping[str, Array]], digest: Any) -> Iterator[Mapping[str, Array]]:
     """Yield the samples, and take note of what they hold."""
     for sample in samples:
-        for name, array in sorted(sample.items()):
-            digest.update(f"{name} {array.dtype} {array.shape}".encode())
-            if array.size:
-                digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        digest_arrays(sample, digest)
         yield sample
 
 

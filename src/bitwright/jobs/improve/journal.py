@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from bitwright.errors import DataError, OutputError
 from bitwright.support.files import Closing, make_folder, try_lock
+from bitwright.support.notices import warn_user
+from bitwright.support.wording import counted
 
 __all__ = ["Journal"]
 
 _FILE, _LOCK = "journal.jsonl", "journal.lock"
-_VERSION = 2
+_VERSION = 3
+_BEGINNING = b'{"journal"'
 
 
 class Journal(Closing):
@@ -44,8 +48,8 @@ class Journal(Closing):
 
     def _open(self, path: Path, identity: dict[str, str]) -> IO[bytes]:
         begun = path.exists() and path.stat().st_size > 0
-        kept = _read(path, identity, self._known) if begun else 0
         try:
+            kept = _read(path, identity, self._known) if begun else 0
             file = path.open("r+b" if begun else "wb")
         except OSError as error:
             raise OutputError(
@@ -77,7 +81,7 @@ class Journal(Closing):
         if self._file is None:
             return
         try:
-            self._file.write(json.dumps(line).encode() + b"\n")
+            self._file.write(json.dumps({**line, "sum": _sum_of(line)}).encode() + b"\n")
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
@@ -112,22 +116,39 @@ def _lock(folder: Path) -> IO[bytes]:
     return file
 
 
+def _sum_of(line: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps({k: v for k, v in line.items() if k != "sum"}).encode())
+
+
 def _read(path: Path, identity: Mapping[str, str], known: dict[str, Any]) -> int:
-    """Read all whole lines of a journal; return where the last of them ends."""
-    end = 0
+    """Read all whole lines of a journal; return where the last of them ends.
+
+    A line that is damaged is left out, and what it says is measured again.
+    """
+    end = damaged = 0
     with path.open("rb") as file:
         for number, line in enumerate(file):
-            try:
-                found = json.loads(line) if line.endswith(b"\n") else None
-            except ValueError:
-                found = None
-            if not isinstance(found, dict):
+            if number == 0 and line[: len(_BEGINNING)] != _BEGINNING[: len(line)]:
+                raise DataError(f"{str(path)!r} is no journal; name another folder.")
+            if not line.endswith(b"\n"):
                 break
+            try:
+                found = json.loads(line)
+                whole = found["sum"] == _sum_of(found)
+            except (ValueError, TypeError, KeyError, AttributeError):
+                found, whole = {}, False
+            if number == 0 and not whole and found.get("journal", _VERSION) == _VERSION:
+                warn_user(f"the journal {str(path)!r} is damaged; all is measured again.")
+                return 0
             if number == 0:
                 _check(found, identity, path)
-            else:
+            elif whole:
                 known[found["name"]] = found["value"]
+            damaged += not whole
             end += len(line)
+    if damaged:
+        lines = counted(damaged, "line")
+        warn_user(f"{lines} of {str(path)!r} are damaged; what they said is measured again.")
     return end
 
 

@@ -15,7 +15,7 @@ from bitwright._version import TOOL
 from bitwright.assess.clock import Clock, middle_sized, read_clock, time_models
 from bitwright.assess.judge.sequential import Drop
 from bitwright.assess.verdict import stays_float
-from bitwright.errors import DataError
+from bitwright.errors import DataError, ModelError
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.loop import Trail, improve
 from bitwright.jobs.improve.metrics import Metric
@@ -32,12 +32,11 @@ from bitwright.jobs.improve.scorer import Runnable, Scorer
 from bitwright.jobs.opening import input_specs
 from bitwright.jobs.placing import with_purpose
 from bitwright.jobs.timing import yardstick_of
-from bitwright.jobs.tuning.plans import Plans
+from bitwright.jobs.tuning.plans import Plans, load_kept
 from bitwright.jobs.tuning.points import front_points
 from bitwright.jobs.tuning.purposes import PurposeProposals, planned_evaluations
 from bitwright.jobs.tuning.request import TuneRequest, TuneSamples, check_request
 from bitwright.jobs.tuning.result import Probe, TuneResult
-from bitwright.plan import QuantPlan
 from bitwright.support.wording import show_bytes
 from bitwright.targets.host import detect_cpu_class
 from bitwright.verification.runtime import note_rounded
@@ -248,11 +247,12 @@ class _Job:
         model, plan = self._journal.path(BEST_MODEL), self._journal.path(BEST_PLAN)
         if self._journal.get(BEST) != mix.name or model is None or plan is None:
             return None
-        if not model.exists() or not plan.exists():
+        kept = load_kept(plan)
+        try:
+            found = graph.load_model(model)
+        except ModelError:  # gone, or damaged
             return None
-        return Made(
-            None, graph.load_model(model), self._request.providers, plan=QuantPlan.load(plan)
-        )
+        return None if kept is None else Made(None, found, self._request.providers, plan=kept)
 
     # The result -------------------------------------------------------------------------------
 

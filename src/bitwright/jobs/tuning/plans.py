@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from bitwright.data import Sample
+from bitwright.errors import PlanError
 from bitwright.jobs.calibration import take_samples
 from bitwright.jobs.improve.effort import Effort, plan_with_effort, plans_by_ranges
 from bitwright.jobs.improve.journal import Journal
@@ -21,8 +22,9 @@ from bitwright.jobs.tuning.mixtures import StaticMixtures
 from bitwright.jobs.tuning.request import TuneRequest, TuneSamples
 from bitwright.jobs.tuning.trimming import trim_ranges
 from bitwright.plan import QuantPlan
+from bitwright.support.notices import warn_user
 
-__all__ = ["RANGES", "TRIMMED", "Plans", "Stage", "decide_the_same"]
+__all__ = ["RANGES", "TRIMMED", "Plans", "Stage", "decide_the_same", "load_kept"]
 
 RANGES = "ranges"
 MIN_CALIBRATION = 8
@@ -97,8 +99,9 @@ class Plans:
     def _other_plans(self) -> list[QuantPlan]:
         """Return the plans with other range methods than the first plan."""
         known: list[str] | None = self._journal.get(self._with_purpose(RANGES))
-        if known is not None:
-            return [QuantPlan.load(path) for path in map(self._plan_path, known) if path]
+        kept = [load_kept(path) for path in map(self._plan_path, known or ()) if path]
+        if known is not None and None not in kept:
+            return [plan for plan in kept if plan is not None]
         if self._plans_left is None:  # the first one was there, from an earlier run
             self._first_plan()
         assert self._plans_left is not None
@@ -120,9 +123,8 @@ class Plans:
     def _plan(self, stage: Stage, before: Mixtures | None) -> QuantPlan:
         """Return the plan that all models of a stage are made from."""
         path = self._plan_path(stage)
-        if path is not None and path.exists():
-            return QuantPlan.load(path)
-        plan = self._make_plan(stage, before)
+        kept = None if path is None else load_kept(path)
+        plan = self._make_plan(stage, before) if kept is None else kept
         if path is not None:
             plan.save(path)
         return plan
@@ -164,3 +166,12 @@ def decide_the_same(one: Mixtures, other: Mixtures) -> bool:
         return False
     fields = ("tensors", "nodes", "outputs", "smoothing", "bias_shifts", "weight_gains")
     return all(getattr(one.plan, name) == getattr(other.plan, name) for name in fields)
+
+
+def load_kept(path: Path) -> QuantPlan | None:
+    """Return a plan that an earlier run kept; None, with a warning, where it is damaged."""
+    try:
+        return QuantPlan.load(path) if path.exists() else None
+    except PlanError as error:
+        warn_user(f"{error} It is made again.")
+        return None
