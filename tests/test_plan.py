@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -189,3 +190,31 @@ def test_a_plan_travels_as_it_is(copied):
     assert other == plan and other.to_json() == plan.to_json()
     with pytest.raises(TypeError):
         other.tensors["y"] = entry
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "says"),
+    [
+        (("tensors", "b1", "tile"), -1, "'tile' is -1, and may be 1 to 65536"),
+        (("tensors", "b1", "tile"), 10**9, "'tile' is 1000000000, and may be 1 to 65536"),
+        (("tensors", "b1", "shift"), 2**70, "and may be -64 to 64"),
+        (("tensors", "x", "block_size"), 2**70, "'block_size' is 1180591620717411303424"),
+        (("tensors", "x", "block_size"), -4, "'block_size' is -4, and may be 0"),
+        (("nodes",), [], "option 'nodes' must be a mapping, not a list"),
+        (("nodes",), {}, "does not say what becomes of node 'conv1'"),
+        (("nodes", "relu1"), None, "does not say what becomes of node 'relu1'"),
+    ],
+)
+def test_a_plan_that_was_edited_into_something_impossible_is_one_sentence(place, value, says):
+    model = make_cnn()
+    data = json.loads(bitwright.make_plan(model, data=make_samples(model), recipe="int8").to_json())
+    *outer, last = place
+    inside = data
+    for name in outer:
+        inside = inside[name]
+    if value is None:
+        del inside[last]
+    else:
+        inside[last] = value
+    with pytest.raises(PlanError, match=re.escape(says)):
+        bitwright.apply_plan(QuantPlan.from_json(json.dumps(data)), model)

@@ -78,6 +78,14 @@ class TensorPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     rounding: Rounding = "nearest"
     """How a weight becomes integers."""
 
+    def __post_init__(self) -> None:
+        for name, low, high in (("block_size", 0, 2**31), ("tile", 1, 2**16), ("shift", -64, 64)):
+            if not low <= getattr(self, name) <= high:
+                raise PlanError(
+                    f"tensor {self.tensor!r}: {name!r} is {getattr(self, name)}, and may be "
+                    f"{low} to {high}."
+                )
+
     @property
     def depends_on(self) -> tuple[str, ...]:
         """The entries that this one has its parameters or its values from."""

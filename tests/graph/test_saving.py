@@ -404,3 +404,15 @@ def test_a_disk_that_fails_while_more_is_written_is_told_and_nothing_is_left(tmp
     with pytest.raises(OutputError, match="Input/output error"):
         saving.save_model(ir.Model(graph, ir_version=10), tmp_path / "m.onnx", external_data=True)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("path", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+def test_a_stream_is_not_renamed_over(path):
+    with pytest.raises(OutputError, match="is a stream; give the path of a file"):
+        check_destination(path)
+
+
+@pytest.mark.parametrize("letters", [230, 300])
+def test_a_name_without_room_for_temporary_ones_is_refused_before_any_work(tmp_path, letters):
+    with pytest.raises(OutputError, match=r"File name too long|is longer than paths may be"):
+        check_destination(tmp_path / ("x" * letters))

@@ -11,6 +11,7 @@ from bitwright import load_recipe
 from bitwright.errors import RecipeError, TargetError
 from bitwright.numerics.types import UINT16
 from bitwright.recipe import GPTQ, HQQ, RECIPES, TARGETS, Override, Percentile, Recipe, Selection
+from bitwright.recipe.named import read_recipe
 
 
 @pytest.mark.parametrize("suffix", [".json", ".yaml", ".yml"])
@@ -142,3 +143,11 @@ def test_the_recipe_of_pairs_is_still_found_by_the_name_that_it_had(old, now):
         found = load_recipe(old)
     assert found == load_recipe(f"{now}-pairs") and found.format == "extended"
     assert load_recipe(now).mode == "cast"
+
+
+@pytest.mark.parametrize(
+    "recipe", [{None: 1}, {"base": "int8", None: 1}, {"base": "int8", "select": {None: 3}}]
+)
+def test_a_key_that_is_no_text_is_one_sentence(recipe):
+    with pytest.raises(RecipeError, match="names of options are text, which None is not"):
+        read_recipe(recipe)

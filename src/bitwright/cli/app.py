@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 import json
@@ -97,6 +98,10 @@ def run(arguments: Sequence[str] | None, stopping: Stopping) -> int:
         shortage = find_memory_shortage(error)
         if shortage is not None:
             return _fail(shortage, str(shortage), FAILED, as_json, verbose)
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            start = str(error.filename)[:40]
+            message = f"the path {start!r}… is longer than paths may be; choose another."
+            return _fail(error, message, FAILED, as_json, verbose, kind="ArgumentError")
         hint = "" if verbose else "; run again with --verbose and report the traceback"
         reason = f"{type(error).__name__}: {error}".rstrip(".: ")
         return _fail(

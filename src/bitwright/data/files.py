@@ -89,6 +89,7 @@ def open_path(path: Path, specs: Sequence[InputSpec], transform: Any = None) -> 
 
     Files of other kinds in a folder are passed over, with a warning unless they are hidden.
     """
+    check_regular_file(path, DataError)
     if not path.exists() and glob.has_magic(str(path)):
         names = glob.glob(str(path), recursive=True)  # noqa: PTH207 - relative and absolute ones
         found = sorted(map(Path, names))
@@ -100,7 +101,6 @@ def open_path(path: Path, specs: Sequence[InputSpec], transform: Any = None) -> 
         raise DataError(
             f"there is no calibration data at {str(path)!r}; give the path of {_ACCEPTED}."
         )
-    check_regular_file(path, DataError)
     if path.is_file():
         if not is_sample_file(path):
             raise DataError(

@@ -41,6 +41,12 @@ def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
             hint = did_you_mean(name, nodes)
             raise PlanError(f"the plan names node {name!r}, which the model lacks.{hint}")
         _check_node(nodes[name], planned, plan, names, clipped)
+    forgotten = [node.name for node in model.graph if node.name not in plan.nodes]
+    if plan.recipe.mode == "static" and forgotten:
+        raise PlanError(
+            f"the plan does not say what becomes of node {forgotten[0]!r}; add it, with the action "
+            "'float' if it stays so."
+        )
     outputs = {value.name or "" for value in model.graph.outputs}
     # What leaves the bodies of If, Loop and Scan may be named, too.
     known = {names.get(value) for graph in model.graphs() for value in graph.outputs}

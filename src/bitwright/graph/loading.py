@@ -100,11 +100,11 @@ def external_locations(proto: onnx.ModelProto) -> set[str]:
 
 def read_proto(path: Path) -> tuple[onnx.ModelProto, dict[str, Extent]]:
     """Return a file's message, and where the initializers lie whose data it was parsed without."""
+    check_regular_file(path, ModelError)
     if path.is_dir():
         raise ModelError(f"{str(path)!r} is a folder; give the path of the .onnx file inside it.")
     if not path.exists():
         raise ModelError(f"there is no file {str(path)!r}; check the path.")
-    check_regular_file(path, ModelError)
     try:
         data, extents = split_file(path) or (path.read_bytes(), {})
     except OSError as error:

@@ -59,9 +59,13 @@ def check_destination(
     overwritten; None stands for a file that was not given.
     """
     target = Path(path)
+    if str(target).startswith(("/dev/std", "/dev/fd/", "/proc/")):
+        raise OutputError(
+            f"{str(target)!r} is a stream; give the path of a file, or to the command -o -."
+        )
+    check_regular_file(target, OutputError)  # a rename would put a file in its place
     if not target.name or target.is_dir():
         raise OutputError(f"{str(target)!r} is a folder; give the path of a file in it.")
-    check_regular_file(target, OutputError)  # a rename would put a file in its place
     check_parent(target)
     if source is not None:
         _check_not_input(target, source)
@@ -83,7 +87,7 @@ def check_parent(target: Path) -> None:
         )
     if not folder.is_dir():
         raise OutputError(f"{str(folder)!r} is a file, not a folder; choose another output path.")
-    _check_writable(folder)
+    _check_writable(target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,12 +160,13 @@ def save_model(
             _remove(stale)
 
 
-def _check_writable(folder: Path) -> None:
-    problem = None
+def _check_writable(target: Path) -> None:
+    folder, problem = target.parent, None
     if not os.access(folder, os.W_OK | os.X_OK):
         problem = "no permission"
     else:
-        probe = folder / f".bitwright-{secrets.token_hex(8)}.tmp"
+        # With room for the names of temporary files, and of data beside it.
+        probe = folder / f".{target.name}.data.{secrets.token_hex(12)}.tmp"
         try:
             os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
             probe.unlink()
@@ -169,8 +174,8 @@ def _check_writable(folder: Path) -> None:
             problem = error.strerror or str(error)
     if problem:
         raise OutputError(
-            f"the folder {str(folder)!r} cannot be written to ({problem}); "
-            "change its rights or choose another."
+            f"the folder {str(folder)!r} cannot be written to ({problem}); change its rights, or "
+            "choose another path."
         )
 
 

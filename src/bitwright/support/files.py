@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -51,8 +52,14 @@ class Closing:
 def check_regular_file(path: Path, error: type[BitwrightError]) -> None:
     """Refuse a pipe, a socket or a device, which could be waited for or read for ever.
 
-    What is not there is left to whoever opens it.
+    What is not there is left to whoever opens it; what cannot be there is refused.
     """
+    try:
+        path.lstat()
+    except OSError as problem:
+        if problem.errno == errno.ENAMETOOLONG:
+            start = str(path)[:40]
+            raise error(f"the path {start!r}… is longer than paths may be.") from problem
     if path.exists() and not path.is_file() and not path.is_dir():
         raise error(f"{str(path)!r} is a pipe or a device; give the path of a regular file.")
 

@@ -127,7 +127,7 @@ def merge(section: Any, given: Any) -> Any:
     config = section.__struct_config__
     if config.tag_field is not None and given.get(config.tag_field, config.tag) != config.tag:
         return given
-    changes = {name: merge(getattr(section, name, None), new) for name, new in given.items()}
+    changes = {name: merge(getattr(section, str(name), None), new) for name, new in given.items()}
     return {**msgspec.to_builtins(section, enc_hook=to_name), **changes}
 
 
@@ -207,7 +207,7 @@ def _find_in_struct(data: Mapping[Any, Any], structs: list[Any], path: str) -> I
     place = f" in {path!r}" if path else ""
     owner = f"option {path!r}" if path else "it"
     tag_field = structs[0].__struct_config__.tag_field
-    if tag_field in data:
+    if tag_field is not None and tag_field in data:
         tags = [struct.__struct_config__.tag for struct in structs]
         if data[tag_field] not in tags:
             name = data[tag_field]
