@@ -14,6 +14,7 @@ from bitwright import graph
 from bitwright.errors import MissingPackageError, ModelError
 from bitwright.prepare import prepare
 from bitwright.run import upgrade_opset
+from bitwright.run.session import IN_MEMORY_LIMIT, check_still_opens
 from bitwright.support.logs import logged
 
 __all__ = ["Preprocessed", "preprocess_model"]
@@ -86,7 +87,10 @@ def _run(result: Preprocessed, name: str, step: Step, *, keep_partial: bool = Fa
     """Run one step, or say why not; a step that fails leaves the model as it was."""
     model = result.model if keep_partial else graph.clone_model(result.model)
     try:
-        result.model, notes = step(model)
+        changed, notes = step(model)
+        if not keep_partial:
+            check_still_opens(changed, result.model, IN_MEMORY_LIMIT)
+        result.model = changed
     except (ModelError, MissingPackageError) as error:
         result.skipped[name] = str(error)
         warnings.warn(f"pre-processing went on without {name}: {error}", UserWarning, stacklevel=5)

@@ -19,7 +19,7 @@ import onnxruntime as ort
 from bitwright.errors import ModelError, TargetError, did_you_mean
 from bitwright.graph.cloning import clone_model, to_message, value_with_tensor
 from bitwright.graph.loading import load_model
-from bitwright.graph.tensors import external_path, shape_of, tensor_slots
+from bitwright.graph.tensors import external_path, serialized_size, shape_of, tensor_slots
 from bitwright.graph.versions import runtime_limits
 from bitwright.run.arena import share_arena
 from bitwright.support.scratch import ScratchFolder
@@ -28,8 +28,10 @@ from bitwright.support.threads import default_threads
 __all__ = [
     "Level",
     "check_started",
+    "check_still_opens",
     "checked_providers",
     "open_session",
+    "opens",
     "run_session",
     "runtime_reason",
 ]
@@ -154,6 +156,31 @@ def open_session(  # noqa: PLR0913 - options of the runtime's sessions
     # With the arena it is as users have it: such a session is for its latency.
     options.enable_mem_reuse = bool(memory_arena) or not _has_open_sizes(model)
     return _open_model(model, options, chosen, without, plain_caches=optimized_to is None)
+
+
+def opens(model: ir.Model) -> bool:
+    """Whether the runtime opens a model as users will, with its optimizations."""
+    try:
+        open_session(model, threads=1)
+    except ModelError:
+        return False
+    return True
+
+
+def check_still_opens(changed: ir.Model, original: ir.Model, limit: int = 1 << 62) -> bool:
+    """Raise a ModelError if the runtime opens a model and not what was made of it.
+
+    False: it opens neither, as models that are for a GPU. Above `limit` bytes it is not asked.
+    """
+    try:
+        if serialized_size(changed) > limit:
+            return True
+        open_session(changed, threads=1)
+    except ModelError:
+        if opens(original):
+            raise
+        return False
+    return True
 
 
 def run_session(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import logging
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.compat.model_wrapper import ONNXModel
@@ -20,8 +18,8 @@ from bitwright.compat.onnxruntime.errors import raises_builtins
 from bitwright.compat.onnxruntime.peer import hand_on
 from bitwright.compat.options import read_names
 from bitwright.emit.bnb4 import BLOCK_SIZES, FP4, NF4, check_block_size, emit_bnb4, quantize_blocks
-from bitwright.errors import ModelError, NothingQuantizedError, RecipeError, did_you_mean
-from bitwright.run import open_session
+from bitwright.errors import NothingQuantizedError, RecipeError, did_you_mean
+from bitwright.run.session import check_still_opens
 from bitwright.support.array_types import Array
 from bitwright.support.notices import warn_user
 
@@ -84,27 +82,14 @@ class MatMulBnb4Quantizer:
             logger.debug("MatMul %r stays float because %s", name, reason)
         graph.stamp_versions(model)
         graph.check_model(model)
-        _check_opens(model, self.model.copy())
+        if not check_still_opens(model, self.model.copy()):
+            # Language models in float16 may have nodes that only a GPU runs: no fault of ours.
+            warn_user("neither the model nor its 4-bit form could be tried out here")
         self.model = ONNXModel(model)
         if self._given is not None:
             # Callers such as Olive save the message that they gave.
             self._given.CopyFrom(self.model.model)
             self.model = ONNXModel(self._given)
-
-
-def _check_opens(quantized: ir.Model, original: ir.Model) -> None:
-    """Raise if the runtime opens the original and not the quantized model."""
-    try:
-        open_session(quantized, threads=1)
-    except ModelError as error:
-        try:
-            open_session(original, threads=1)
-        except ModelError:
-            # Language models in float16 may have nodes that only a GPU runs: no fault of ours.
-            what = f"neither the model nor its 4-bit form could be tried out here: {error}"
-            warnings.warn(what, UserWarning, stacklevel=3)
-            return
-        raise
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -43,13 +43,13 @@ from bitwright.compat.onnxruntime.writing import RETIRED, write_model, write_of_
 from bitwright.compat.options import RecipeParts, read_switch
 from bitwright.decide.ops import op_types
 from bitwright.decide.opsets import has_float16, needed_opset
-from bitwright.errors import DataError, ModelError, RecipeError
+from bitwright.errors import DataError, RecipeError
 from bitwright.graph import load_model
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.modes import quantize_model
 from bitwright.numerics.types import QType
 from bitwright.recipe import Recipe
-from bitwright.run import open_session
+from bitwright.run.session import opens
 from bitwright.support.notices import warn_user
 from bitwright.verification.runtime import describe_rounded
 
@@ -299,12 +299,3 @@ def _has_float16_kernels() -> bool:
     import onnx.parser
 
     return not opens(load_model(onnx.parser.parse_model(_SUM)))
-
-
-def opens(model: ir.Model) -> bool:
-    """Whether the runtime opens a model as users will, with its optimizations."""
-    try:
-        open_session(model)
-    except ModelError:
-        return False
-    return True

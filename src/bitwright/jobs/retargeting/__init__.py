@@ -24,6 +24,7 @@ from bitwright.jobs.retargeting.integer_operators import expand_integer_operator
 from bitwright.jobs.retargeting.zero_points import Byte, move_zero_points
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
+from bitwright.run.session import IN_MEMORY_LIMIT, check_still_opens
 from bitwright.support.showing import plain_fields
 from bitwright.support.wording import counted
 from bitwright.targets import Target, find_target
@@ -108,6 +109,7 @@ def retarget_model(source: Any, name: str, *, format: Format | None = None) -> R
         changes.append("wrote integer operators")
     graph.remove_unused_initializers(model)
     graph.check_model(model)
+    check_still_opens(model, graph.load_model(source), IN_MEMORY_LIMIT)
     found = verify_model(model, name)
     _refuse_unchangeable(found, target)
     return Retargeted(model, name, tuple(changes), found)
