@@ -63,6 +63,24 @@ def test_what_ray_says_when_it_fails_is_one_sentence(monkeypatch):
         open_cluster(None).__enter__()
 
 
+def test_an_address_in_the_environment_has_the_same_limits(monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free.getsockname()[1]}")
+        with pytest.raises(ClusterError, match="cannot be reached"):
+            open_cluster(None).__enter__()
+
+
+@pytest.mark.parametrize("address", [None, "auto"])
+def test_ray_does_not_end_the_program(monkeypatch, address):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: sys.exit(1))
+    with pytest.raises(ClusterError, match="cannot be used"):
+        open_cluster(address).__enter__()
+
+
 def test_a_busy_machine_gets_more_than_one_attempt(monkeypatch):
     attempts = []
 

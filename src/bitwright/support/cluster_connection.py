@@ -46,7 +46,8 @@ def open_cluster(address: str | None) -> Iterator[Any]:
         yield ray
         return
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is None:
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    if address in (None, "local"):
         with _in_words("a local cluster"):
             _start_local(ray, quiet)
     else:
@@ -152,7 +153,7 @@ def _in_words(what: str) -> Iterator[None]:
         yield
     except BitwrightError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # Ray ends the program of who waited in vain
         raise ClusterError(f"{what} cannot be used: {reason_of(error)}.") from error
 
 
