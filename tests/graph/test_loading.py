@@ -201,14 +201,51 @@ def test_external_data_outside_the_folder_is_refused(builders, tmp_path, kind):
     assert ("links followed (cp -rL)" in str(error.value)) == (kind == "symlink")
 
 
-def test_a_symlink_within_the_folder_is_fine_and_a_hard_link_is_refused(builders, tmp_path):
+def test_links_within_the_folder_are_read(builders, tmp_path):
     path = builders.save_external(builders.mlp(), tmp_path)
+    weights = load_model(path).graph.initializers["w1"].const_value.numpy()
     (tmp_path / "model.data").rename(tmp_path / "real.data")
     (tmp_path / "model.data").symlink_to("real.data")
-    assert load_model(path).graph.initializers["w1"].const_value.numpy().shape == (64, 64)
-    (tmp_path / "second.data").hardlink_to(tmp_path / "real.data")
-    with pytest.raises(ModelError, match="hard-linked"):
+    assert np.array_equal(load_model(path).graph.initializers["w1"].const_value.numpy(), weights)
+    (tmp_path / "model.data").unlink()
+    (tmp_path / "model.data").hardlink_to(tmp_path / "real.data")
+    again = load_model(path)
+    assert np.array_equal(again.graph.initializers["w1"].const_value.numpy(), weights)
+    (tmp_path / "real.data").write_bytes((tmp_path / "real.data").read_bytes()[:-1])
+    with pytest.raises(ModelError, match="cut off"):
         load_model(path)
+
+
+def make_snapshot(path, cache):
+    """Move a model's folder into a download's cache, where its files are links to blobs."""
+    blobs, snapshot = cache / "blobs", cache / "snapshots" / "1f2e" / "onnx"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for number, file in enumerate(sorted(path.parent.iterdir())):
+        (blobs / f"hash{number}").write_bytes(file.read_bytes())
+        (snapshot / file.name).symlink_to(f"../../../blobs/hash{number}")
+    return snapshot / path.name
+
+
+def test_a_snapshot_of_a_download_is_read_through_its_links(builders, tmp_path):
+    (tmp_path / "plain").mkdir()
+    path = builders.save_external(builders.mlp(), tmp_path / "plain")
+    weights = load_model(path).graph.initializers["w1"].const_value.numpy()
+    linked = make_snapshot(path, tmp_path / "models--some--model")
+    found = load_model(linked).graph.initializers["w1"].const_value
+    assert np.array_equal(found.numpy(), weights)
+    # Out of its own blobs no link is followed.
+    other = tmp_path / "models--other" / "blobs"
+    other.mkdir(parents=True)
+    (other / "secret").write_bytes((linked.parent / "model.data").read_bytes())
+    (linked.parent / "model.data").unlink()
+    (linked.parent / "model.data").symlink_to(other / "secret")
+    with pytest.raises(ModelError, match="outside the model's folder"):
+        load_model(linked)
+    (linked.parent / "model.data").unlink()
+    (linked.parent / "model.data").symlink_to("../../../../models--other/blobs/secret")
+    with pytest.raises(ModelError, match="outside the model's folder"):
+        load_model(linked)
 
 
 def test_sparse_initializers_are_refused(builders):

@@ -17,7 +17,13 @@ from bitwright.graph.extents import Extent, StoredFile, split_file
 from bitwright.graph.messages import check_message
 from bitwright.graph.shapes import forget_sizes
 from bitwright.graph.subgraphs import iter_messages
-from bitwright.graph.tensors import same_bytes, serialized_size, shape_of, tensor_slots
+from bitwright.graph.tensors import (
+    external_like,
+    same_bytes,
+    serialized_size,
+    shape_of,
+    tensor_slots,
+)
 from bitwright.support.collector import without_collection
 from bitwright.support.files import check_regular_file
 from bitwright.support.wording import reason_of
@@ -227,53 +233,82 @@ def _sorted(model: ir.Model, what: str) -> ir.Model:
 
 def _attach_external_data(model: ir.Model, what: str, folder: Path) -> None:
     """Point external tensors at the model's folder, after checking that each is whole in there."""
-    real_folder = folder.resolve()
-    sizes: dict[str, int] = {}
+    files: dict[str, Path] = {}
+    stored: dict[str, StoredFile] = {}
     for slot in tensor_slots(model):
         tensor = slot.tensor
         if not isinstance(tensor, ir.ExternalTensor):
             continue
         location = os.fspath(tensor.location)
         where = f"{what}: tensor {slot.name!r}"
-        if location not in sizes:
-            sizes[location] = _checked_size(location, where, folder, real_folder)
-        tensor.base_dir = str(folder)
+        if location not in files:
+            files[location] = _checked_file(location, where, folder)
+        file = files[location]
         offset, length = tensor.offset or 0, tensor.length or tensor.nbytes
-        if offset < 0 or length < tensor.nbytes or offset + length > sizes[location]:
+        info = file.stat()
+        if offset < 0 or length < tensor.nbytes or offset + length > info.st_size:
             raise ModelError(
                 f"{where} needs bytes {offset} to {offset + max(length, tensor.nbytes)} of "
-                f"{location!r}, which has {sizes[location]}; the data file is cut off or belongs "
+                f"{location!r}, which has {info.st_size}; the data file is cut off or belongs "
                 "to another model, so export or download both again."
             )
+        if info.st_nlink > 1:
+            # onnx-ir does not read it, since a hard link may be to any file; but somebody who could
+            # read that one put it into the model's own folder.
+            stored.setdefault(location, StoredFile(file))
+            slot.put(_stored_tensor(tensor, stored[location], offset, where))
+        elif file == folder / location:
+            tensor.base_dir = str(folder)
+        else:  # in the blobs of a download
+            slot.put(external_like(tensor, file.name, offset, length, base_dir=str(file.parent)))
 
 
-def _checked_size(location: str, where: str, folder: Path, real_folder: Path) -> int:
+def _stored_tensor(
+    tensor: ir.ExternalTensor, file: StoredFile, offset: int, where: str
+) -> ir.TensorProtocol:
+    if tensor.dtype.bitwidth < 8:
+        raise ModelError(
+            f"{where} needs {os.fspath(tensor.location)!r}, which is hard-linked and packs several "
+            "numbers into a byte; replace it by a plain copy."
+        )
+    extent = Extent(tensor.dtype, tuple(tensor.shape.numpy()), offset, tensor.nbytes)
+    return file.tensor(tensor.name or "", extent)
+
+
+def _checked_file(location: str, where: str, folder: Path) -> Path:
+    """Return the file of external data, which has to lie in the model's folder.
+
+    Model files are untrusted, and links are followed to see where they lead. A snapshot in the
+    cache of a download has links into the blobs beside it, and to those alone.
+    """
     if not location:
         raise ModelError(f"{where} is external but names no data file; export the model again.")
-    # Model files are untrusted: what they name must lie in their own folder, links followed.
     windows_root = location[1:2] == ":" or location.startswith("\\")
     escapes = Path(location).is_absolute() or windows_root or ".." in Path(location).parts
-    if escapes or not (folder / location).resolve().is_relative_to(real_folder):
+    path, real = folder / location, (folder / location).resolve()
+    is_blob = path.is_symlink() and real.parent in _blobs_of(folder)
+    if escapes or not (is_blob or real.is_relative_to(folder.resolve())):
         remedy = ""
-        if not escapes:  # as in the cache of a download: the user may well mean it
+        if not escapes:  # the user may well mean it
             remedy = "; copy the folder with its links followed (cp -rL)"
         raise ModelError(
             f"{where} points at {location!r}, outside the model's folder; "
             f"refused, because a model file may not read other files{remedy}."
         )
-    path = folder / location
     if not path.is_file():
         raise ModelError(
             f"{where} needs the data file {location!r}, which is missing; put it beside the model."
         )
-    info = path.stat()
-    if info.st_nlink > 1:
-        # onnx-ir refuses to read such a file (a hard link can smuggle any file into the folder).
-        raise ModelError(
-            f"{where} needs {location!r}, which is hard-linked from elsewhere and so refused; "
-            "replace it by a plain copy."
-        )
-    return info.st_size
+    return real if is_blob else path
+
+
+def _blobs_of(folder: Path) -> list[Path]:
+    """Return where the files of a snapshot lie, if a folder is in one: CACHE/snapshots/REVISION."""
+    return [
+        (place.parent.parent / "blobs").resolve()
+        for place in (folder, *folder.parents)
+        if place.parent.name == "snapshots"
+    ]
 
 
 def _refuse_devices(proto: onnx.ModelProto, what: str) -> None:
