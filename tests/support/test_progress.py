@@ -16,8 +16,20 @@ def test_without_a_terminal_a_line_comes_every_few_seconds(monkeypatch, caplog):
         for done in (1, 10, 11, 20):
             update(done, "a detail")
     assert caplog.messages == [
-        "Observing: 10 of 40, about 18 s left",
-        "Observing: 20 of 40, about 12 s left",
+        "Observing: 10 of 40, 6 s so far",
+        "Observing: 20 of 40, about 16 s left",
+    ]
+
+
+def test_one_slow_step_among_fast_ones_says_little_of_what_is_left(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "bitwright.progress")
+    advance(monkeypatch, 0.0, 7.0, *(7.0 + 0.1 * step for step in range(1, 60)))
+    lines = ProgressLines("Weights")
+    for done in range(1, 61):
+        lines(done, 100)
+    assert caplog.messages == [
+        "Weights: 1 of 100, 7 s so far",
+        "Weights: 51 of 100, about 5 s left",
     ]
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from statistics import median
 from typing import Protocol
 
 from bitwright.support.wording import printable
@@ -16,6 +17,8 @@ __all__ = ["Progress", "ProgressLines", "ProgressUpdate", "show_progress"]
 LOGGER = logging.getLogger("bitwright.progress")
 
 SECONDS_BETWEEN_LINES = 5.0
+FEWEST_PACES = 3
+"""Steps of which the time is known before the rest is estimated."""
 
 Progress = bool | Callable[[int, int | None], None]
 
@@ -33,21 +36,30 @@ class ProgressLines:
     def __init__(self, what: str) -> None:
         self._what = what
         self._start = self._last = time.monotonic()
+        self._done, self._before = 0, self._start
+        self._paces: list[float] = []
 
     def __call__(self, done: int, total: int | None) -> None:
-        """Take how much is done, out of `total` where that is known."""
+        """Take how much is done, out of `total` where that is known.
+
+        What is left is taken to need the median time of what is done: the first of many weights,
+        a table of embeddings, may take a hundred times as long as the others.
+        """
         now = time.monotonic()
+        if done > self._done:
+            self._paces.append((now - self._before) / (done - self._done))
+            self._done, self._before = done, now
         if now - self._last < SECONDS_BETWEEN_LINES:
             return
         self._last = now
         passed = now - self._start
         if not total:
             LOGGER.info("%s: %d done in %.0f s", self._what, done, passed)
-        elif done:
-            rest = passed * max(total - done, 0) / done
+        elif len(self._paces) >= FEWEST_PACES:
+            rest = median(self._paces) * max(total - done, 0)
             LOGGER.info("%s: %d of %d, about %.0f s left", self._what, done, total, rest)
         else:
-            LOGGER.info("%s: 0 of %d, %.0f s so far", self._what, total, passed)
+            LOGGER.info("%s: %d of %d, %.0f s so far", self._what, done, total, passed)
 
 
 @contextmanager
