@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bitwright import graph
 from bitwright.assess import (
@@ -21,6 +21,7 @@ from bitwright.assess import (
 )
 from bitwright.assess import bench_generation as time_generation
 from bitwright.data import Transform
+from bitwright.graph import ModelSource
 from bitwright.jobs.comparison import Measuring, compare_pair
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
 from bitwright.jobs.timing import prepare_yardstick
@@ -30,9 +31,6 @@ from bitwright.support.arguments import check_arguments
 from bitwright.support.progress import Progress
 from bitwright.targets import TARGETS
 from bitwright.verification import Verification, verify_model
-
-if TYPE_CHECKING:
-    from bitwright.graph import ModelSource
 
 __all__ = [
     "bench",

@@ -14,6 +14,7 @@ from bitwright import graph
 from bitwright.api.recipes import load_recipe
 from bitwright.data import Transform, paths_of
 from bitwright.errors import ArgumentError, RecipeError
+from bitwright.graph import ModelSource
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import Compute
 from bitwright.jobs.modes import apply_to_model
@@ -35,7 +36,6 @@ from bitwright.support.arguments import check_arguments
 from bitwright.support.progress import Progress
 
 if TYPE_CHECKING:
-    from bitwright.graph import ModelSource
     from bitwright.jobs.improve.effort import Effort
     from bitwright.jobs.preprocessing import Preprocessed
     from bitwright.jobs.qat import Format

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bitwright import graph
 from bitwright.api.recipes import load_recipe
 from bitwright.data import Transform, paths_of
+from bitwright.graph import ModelSource
 from bitwright.jobs.calibration import Calibration
 from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
 from bitwright.recipe import Recipe
@@ -16,7 +17,6 @@ from bitwright.recipe.host import settle_for_host
 from bitwright.support.arguments import check_arguments
 
 if TYPE_CHECKING:
-    from bitwright.graph import ModelSource
     from bitwright.jobs.improve.effort import Effort
     from bitwright.jobs.tuning.result import TuneResult
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import onnx_ir as ir
+import onnxruntime as ort
 
 from bitwright import graph
 from bitwright._version import TOOL
@@ -24,9 +25,6 @@ from bitwright.prepare import prepare, read_trained
 from bitwright.recipe import Emulation, Recipe, Selection
 from bitwright.run import open_session
 from bitwright.support.logs import logged
-
-if TYPE_CHECKING:
-    import onnxruntime as ort
 
 __all__ = ["Format", "open_for_changed", "open_for_plan", "quantize_trained"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +25,6 @@ from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from bitwright.jobs.folder import FolderResult
     from bitwright.jobs.improve.effort import Effort
 

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import onnx
 import onnx_ir as ir
 
 from bitwright import graph
@@ -23,9 +24,6 @@ from bitwright.recipe import Recipe
 from bitwright.support.arguments import check_arguments
 from bitwright.support.showing import Summarized, data_frame, html_tables, plain_fields
 from bitwright.support.wording import counted
-
-if TYPE_CHECKING:
-    import onnx
 
 __all__ = ["Result", "advised_purpose", "show_shrinkage"]
 

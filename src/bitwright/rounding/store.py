@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from bitwright.numerics.arrays import NUMPY, Arrays
@@ -49,8 +50,6 @@ class BlockStore(PartStore):
         form = _format_of(described)
         scales = tensors["scales"]
         if form.scale_type == "bfloat16":
-            import ml_dtypes
-
             scales = scales.view(ml_dtypes.bfloat16)
         return QuantizedBlocks(form, tensors["codes"], scales, tensors.get("zero_points"))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 
 from bitwright.decide.ops import OPERATORS
@@ -45,8 +46,6 @@ class TargetView(Quantizers):
 
     def attribute(self, node: ir.Node, name: str) -> Any:
         """Return the value of an attribute; ONNX's default where it is not written."""
-        import onnx
-
         attribute = node.attributes.get(name)
         if attribute is not None:
             value = attribute.value

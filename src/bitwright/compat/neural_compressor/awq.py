@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from bitwright.compat.model_wrapper import ONNXModel
-from bitwright.compat.neural_compressor.inputs import source_of
+from bitwright.compat.neural_compressor.inputs import ModelSource, source_of
 from bitwright.compat.neural_compressor.settings import NodeSettings, node_settings
 from bitwright.compat.neural_compressor.tensors import is_symmetric
 from bitwright.equalize.awq import awq_scales, awq_shrink
@@ -21,11 +22,6 @@ from bitwright.numerics.blocks import BlockFormat
 from bitwright.numerics.second_moment import SecondMoment
 from bitwright.plan import Smoothing
 from bitwright.support.array_types import Array
-
-if TYPE_CHECKING:
-    import onnx
-
-    from bitwright.compat.neural_compressor.inputs import ModelSource
 
 __all__ = ["apply_awq_clip", "apply_awq_scale"]
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import onnxruntime
 
 from bitwright import graph
@@ -15,14 +18,6 @@ from bitwright.errors import DataError
 from bitwright.jobs.opening import input_specs
 from bitwright.support.notices import warn_user
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import onnx
-    import onnx_ir as ir
-
-    ModelSource = str | Path | onnx.ModelProto | ir.Model | ONNXModel
-
 __all__ = [
     "Loader",
     "available_providers",
@@ -31,6 +26,8 @@ __all__ = [
     "prepare_inputs",
     "source_of",
 ]
+
+ModelSource = str | Path | onnx.ModelProto | ir.Model | ONNXModel
 
 
 def source_of(model: ModelSource) -> Any:

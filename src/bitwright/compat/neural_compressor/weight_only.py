@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bitwright.api import quantize
 from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.awq import apply_awq_clip, apply_awq_scale
 from bitwright.compat.neural_compressor.inputs import (
     Loader,
+    ModelSource,
     available_providers,
     count_inputs,
     prepare_inputs,
@@ -35,9 +36,6 @@ from bitwright.compat.neural_compressor.tensors import (
 from bitwright.errors import RecipeError
 from bitwright.graph import load_model
 from bitwright.recipe import AWQ, GPTQ, Nearest, Recipe, Selection, WeightOnly, WeightOverride
-
-if TYPE_CHECKING:
-    from bitwright.compat.neural_compressor.inputs import ModelSource
 
 __all__ = [
     "apply_awq_clip",

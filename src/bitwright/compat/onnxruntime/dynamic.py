@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import onnx
 
 from bitwright.api import quantize
 from bitwright.compat.onnxruntime.enums import QuantType, as_quant_type
@@ -21,9 +23,6 @@ from bitwright.compat.onnxruntime.writing import RETIRED, write_model, write_of_
 from bitwright.compat.options import RecipeParts, read_names, read_switch
 from bitwright.recipe import Recipe
 from bitwright.recipe.rules import DYNAMIC_FIELDS
-
-if TYPE_CHECKING:
-    import onnx
 
 __all__ = ["dynamic_op_types", "dynamic_recipe", "quantize_dynamic"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import onnx
 import onnx_ir as ir
 
 from bitwright import graph
@@ -18,9 +19,6 @@ from bitwright.graph import ExternalData
 from bitwright.run import open_session
 from bitwright.support.notices import warn_user
 from bitwright.support.scratch import ScratchFolder
-
-if TYPE_CHECKING:
-    import onnx
 
 __getattr__, __dir__ = hand_on(__name__)
 

@@ -296,6 +296,4 @@ def takes_float16_scales(model: ir.Model, quantized: frozenset[str] | None) -> b
 @cache
 def _has_float16_kernels() -> bool:
     """Whether a sum between pairs with float16 scales is refused here."""
-    import onnx.parser
-
     return not opens(load_model(onnx.parser.parse_model(_SUM)))

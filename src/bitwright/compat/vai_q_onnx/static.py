@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import onnx
 import onnx_ir as ir
 
 from bitwright import graph
@@ -29,9 +30,6 @@ from bitwright.data import RandomData
 from bitwright.errors import DataError, NothingQuantizedError, RecipeError, did_you_mean
 from bitwright.recipe import GPTQ, Recipe
 from bitwright.support.notices import warn_user
-
-if TYPE_CHECKING:
-    import onnx
 
 __all__ = ["quantize_static"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import onnx
 import onnx_ir as ir
 
 from bitwright.decide.layout.node_names import NodeNames, suggest_name
@@ -104,8 +105,6 @@ class Selector:
 
     def _check_op_types(self, select: Selection, present: set[str]) -> frozenset[str] | None:
         """Return the named op types; a name that no operator has is a spelling mistake."""
-        import onnx.defs
-
         named = (*(select.op_types or ()), *select.more_op_types, *select.exclude_op_types)
         if named:
             known = present | RULES.keys() | {s.name for s in onnx.defs.get_all_schemas()}

@@ -6,13 +6,11 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
+from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.products import ARGUMENTS, WeightConfig, quantize_products
 from bitwright.support.notices import warn_user
-
-if TYPE_CHECKING:
-    from bitwright.compat.model_wrapper import ONNXModel
 
 __all__ = ["AWQConfig", "GPTQConfig", "RTNConfig", "WeightOnlyConfig", "get_woq_tuning_config"]
 

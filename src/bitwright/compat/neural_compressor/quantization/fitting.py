@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import onnx_ir as ir
+
+from bitwright.api import quantize
 from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.config import PostTrainingQuantConfig
 from bitwright.compat.neural_compressor.inputs import prepare_inputs, source_of
@@ -27,9 +30,6 @@ from bitwright.errors import DataError, RecipeError
 from bitwright.graph import load_model, normalize
 from bitwright.recipe import Recipe, named_recipe
 from bitwright.support.notices import warn_user
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
 
 __all__ = ["fit", "recipe_of"]
 
@@ -134,8 +134,6 @@ def _evaluation(function: Evaluate | None, loader: Any, metric: Any) -> Evaluate
 
 
 def _quantized(model: Any, recipe: Recipe, samples: Any = None) -> ONNXModel:
-    from bitwright.api import quantize
-
     made = quantize(
         source_of(model),
         data=samples,

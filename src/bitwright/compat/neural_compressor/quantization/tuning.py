@@ -7,7 +7,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import onnx
 
 from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.config import AccuracyCriterion
@@ -22,9 +24,6 @@ from bitwright.compat.neural_compressor.quantization.within_loss import (
 )
 from bitwright.errors import DataError
 from bitwright.support.notices import warn_user
-
-if TYPE_CHECKING:
-    import onnx
 
 __all__ = ["TuningConfig", "autotune"]
 

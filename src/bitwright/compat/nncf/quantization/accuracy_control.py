@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 
 from bitwright.compat.nncf.dataset import Dataset, first_inputs
 from bitwright.compat.nncf.parameters import DropType, ModelType, QuantizationPreset, TargetDevice
@@ -19,9 +21,6 @@ from bitwright.compat.nncf.quantization.translation import Options
 from bitwright.compat.nncf.scopes import IgnoredScope, naming_the_scope
 from bitwright.errors import DataError
 from bitwright.support.notices import warn_user
-
-if TYPE_CHECKING:
-    import onnx
 
 __all__ = ["quantize_with_accuracy_control"]
 
@@ -74,8 +73,6 @@ def quantize_with_accuracy_control(
 
 def _tune(given: Mapping[str, Any]) -> onnx.ModelProto:
     """Search for a model, by the arguments of `quantize_with_accuracy_control`."""
-    import onnx_ir as ir
-
     from bitwright import api
 
     options = Options.of(given, given["advanced_quantization_parameters"])

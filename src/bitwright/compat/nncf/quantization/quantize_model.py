@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import onnx
+import onnx_ir as ir
 
 from bitwright.compat.nncf.dataset import Dataset, first_inputs
 from bitwright.compat.nncf.parameters import (
@@ -16,9 +19,6 @@ from bitwright.compat.nncf.quantization.advanced_parameters import AdvancedQuant
 from bitwright.compat.nncf.quantization.translation import Options
 from bitwright.compat.nncf.quantization.weight_compression import compress_weights
 from bitwright.compat.nncf.scopes import IgnoredScope, naming_the_scope
-
-if TYPE_CHECKING:
-    import onnx
 
 __all__ = ["compress_weights", "quantize", "quantize_with_accuracy_control"]
 
@@ -46,8 +46,6 @@ def quantize(
     >>> sum(node.op_type == "QuantizeLinear" for node in small.graph.node) > 0
     True
     """
-    import onnx_ir as ir
-
     from bitwright import api
 
     options = Options.of(locals(), advanced_parameters)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import onnx
+import onnx_ir as ir
 
 from bitwright.compat.nncf.dataset import Dataset, first_inputs
 from bitwright.compat.nncf.errors import (
@@ -23,9 +26,6 @@ from bitwright.compat.nncf.scopes import IgnoredScope, naming_the_scope, selecti
 from bitwright.graph import iter_values, load_model, normalize
 from bitwright.recipe import AWQ, GPTQ, ByLoss, ByPlace, Nearest, Recipe, WeightOnly
 from bitwright.support.notices import warn_user
-
-if TYPE_CHECKING:
-    import onnx
 
 __all__ = ["compress_weights"]
 
@@ -84,8 +84,6 @@ def compress_weights(
 
 def _compress(given: Mapping[str, Any]) -> onnx.ModelProto:
     """Compress weights by the arguments of `compress_weights`."""
-    import onnx_ir as ir
-
     from bitwright import api
 
     advanced = given["advanced_parameters"] or AdvancedCompressionParameters()
