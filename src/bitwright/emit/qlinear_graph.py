@@ -140,15 +140,8 @@ class PairGraph:
         zero_point: Array,
     ) -> ir.Value:
         """Return new constant integers, dequantized before a node."""
-        return self.insert(
-            place,
-            "DequantizeLinear",
-            [self.constant(name, integers), *self.parameters(name, scale, zero_point)],
-            name=f"{name}_DequantizeLinear",
-            output=f"{name}_dequantized",
-            dtype=ir.DataType.FLOAT,
-            shape=ir.Shape(integers.shape),
-        )
+        stored = self.constant(name, integers)
+        return self._dequantized(place, name, stored, self.parameters(name, scale, zero_point))
 
     def paired(
         self,
@@ -168,14 +161,19 @@ class PairGraph:
             dtype=written[1].dtype,
             shape=value.shape,
         )
+        return self._dequantized(place, name, integers, read or written)
+
+    def _dequantized(
+        self, place: ir.Node, name: str, integers: ir.Value, pair: Sequence[ir.Value]
+    ) -> ir.Value:
         return self.insert(
             place,
             "DequantizeLinear",
-            [integers, *(read or written)],
+            [integers, *pair],
             name=f"{name}_DequantizeLinear",
             output=f"{name}_dequantized",
             dtype=ir.DataType.FLOAT,
-            shape=value.shape,
+            shape=integers.shape,
         )
 
     def substitute(

@@ -51,9 +51,7 @@ def _check_upgraded(model: ir.Model) -> None:
     except ModelError:
         # Exporters write outputs of a wrong rank, and a Dropout's mask was a float once; runtimes
         # warn of such claims at most, and the converter leaves them as they are.
-        values = [
-            value for _, graph in iter_graphs(model) for node in graph for value in node.outputs
-        ]
+        values = [value for node in model.graph.all_nodes() for value in node.outputs]
         claimed = [value.type for value in values]
         for value in values:
             value.shape, value.type = None, None
@@ -147,14 +145,13 @@ def _common_graph(value: ir.Value, main: ir.Graph, owners: dict[ir.Graph, ir.Nod
 def _pin_old_resize(model: ir.Model) -> None:
     # Upsample and Resize-10 map coordinates by "asymmetric"; Resize-11 defaults to half_pixel, and
     # the converter (onnx 1.23) forgets to say so: linear upsampling comes out silently wrong.
-    for _, graph in iter_graphs(model):
-        for node in graph:
-            if node.op_type != "Resize" or node.domain:
-                continue
-            node.attributes.add(ir.AttrString("coordinate_transformation_mode", "asymmetric"))
-            if node.attributes.get_string("mode", "nearest") == "nearest":
-                rounding = "ceil" if _shrinks(node) else "floor"
-                node.attributes.add(ir.AttrString("nearest_mode", rounding))
+    for node in model.graph.all_nodes():
+        if node.op_type != "Resize" or node.domain:
+            continue
+        node.attributes.add(ir.AttrString("coordinate_transformation_mode", "asymmetric"))
+        if node.attributes.get_string("mode", "nearest") == "nearest":
+            rounding = "ceil" if _shrinks(node) else "floor"
+            node.attributes.add(ir.AttrString("nearest_mode", rounding))
 
 
 def _shrinks(node: ir.Node) -> bool:
@@ -187,7 +184,7 @@ def _restore_identity(upgraded: ir.Model, model: ir.Model, version: int) -> None
                 if value.name in values:
                     value.metadata_props.update(values[value.name].metadata_props)
     scope = NameScope(upgraded)
-    known = {node.name for _, graph in iter_graphs(model) for node in graph}
+    known = {node.name for node in model.graph.all_nodes()}
     for _, graph in iter_graphs(upgraded):
         for node in graph:
             if not node.name and "" not in known and None not in known:

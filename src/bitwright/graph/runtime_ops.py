@@ -11,7 +11,7 @@ from functools import cache
 import onnx
 import onnx_ir as ir
 
-from bitwright.graph.subgraphs import iter_graphs, iter_messages
+from bitwright.graph.subgraphs import iter_messages
 
 __all__ = ["bring_back", "find_schema", "keeps_type", "move_apart", "stand_in_for_shapes"]
 
@@ -72,10 +72,9 @@ def move_apart(proto: onnx.ModelProto) -> bool:
 
 def bring_back(model: ir.Model) -> None:
     """Undo `move_apart`, in place."""
-    for _, graph in iter_graphs(model):
-        for node in graph:
-            if node.domain == _APART:
-                node.domain = ""
+    for node in model.graph.all_nodes():
+        if node.domain == _APART:
+            node.domain = ""
     model.graph.opset_imports.pop(_APART, None)
 
 

@@ -113,11 +113,10 @@ def set_input_shapes(
     for value in model.graph.inputs:
         if value.name is not None and value.name in shapes:
             value.shape = ir.Shape(shapes[value.name])
-    for _, graph in iter_graphs(model):
-        for node in graph:
-            for value in node.outputs:
-                if value.shape is not None:
-                    value.shape = _with_sizes(value.shape, sizes, keep=value.is_graph_output())
+    for node in model.graph.all_nodes():
+        for value in node.outputs:
+            if value.shape is not None:
+                value.shape = _with_sizes(value.shape, sizes, keep=value.is_graph_output())
 
 
 def _with_sizes(shape: ir.Shape, sizes: Mapping[str, int], *, keep: bool) -> ir.Shape | None:

@@ -16,7 +16,7 @@ from bitwright.errors import MissingPackageError, ModelError
 from bitwright.graph.cloning import strip_weights
 from bitwright.graph.constants import input_at
 from bitwright.graph.shapes import take_over_shapes
-from bitwright.graph.subgraphs import iter_graphs, iter_messages, owner_nodes, reach, subgraphs_of
+from bitwright.graph.subgraphs import iter_messages, owner_nodes, reach, subgraphs_of
 from bitwright.graph.versions import opset_of
 from bitwright.support.wording import reason_of
 
@@ -98,8 +98,7 @@ def _forget_guessed_ranks(model: ir.Model, inferred: onnx.GraphProto) -> None:
     settled = {info.name for info in infos if _is_static(info.type.tensor_type)}
     guessed = [
         node.outputs[0]
-        for _, graph in iter_graphs(model)
-        for node in graph
+        for node in model.graph.all_nodes()
         if (value := _squeezed_anywhere(node)) is not None and value.name not in settled
     ]
     unknown = {value.name for value in _values_behind(guessed, owner_nodes(model))}

@@ -12,7 +12,6 @@ from bitwright.errors import ModelError
 from bitwright.graph.constants import constant_tensor
 from bitwright.graph.editing import remove_unused_nodes
 from bitwright.graph.shapes import forget_sizes
-from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.known_sizes import fold_with_sizes
 from bitwright.prepare.passes import PassResult
 from bitwright.support.wording import reason_of
@@ -86,14 +85,13 @@ def _may_fold(model: ir.Model) -> bool:
     """Say whether the optimizer could find anything to do, a shape that it infers included."""
     if model.functions:
         return True
-    for _, graph in iter_graphs(model):
-        for node in graph:
-            if node.op_type == "Constant" and not node.domain:
-                continue
-            if node.op_type in _SIMPLIFIED or all(map(_is_constant, node.inputs)):
-                return True
-            if not all(_is_known(value.shape) for value in node.outputs if value.name):
-                return True
+    for node in model.graph.all_nodes():
+        if node.op_type == "Constant" and not node.domain:
+            continue
+        if node.op_type in _SIMPLIFIED or all(map(_is_constant, node.inputs)):
+            return True
+        if not all(_is_known(value.shape) for value in node.outputs if value.name):
+            return True
     return False
 
 
@@ -158,4 +156,4 @@ def _is_unreliable(dim: int | ir.SymbolicDim) -> bool:
 
 def _count_nodes(model: ir.Model) -> int:
     """Count what computes: a Constant that becomes an initializer is no change."""
-    return sum(node.op_type != "Constant" for _, graph in iter_graphs(model) for node in graph)
+    return sum(node.op_type != "Constant" for node in model.graph.all_nodes())

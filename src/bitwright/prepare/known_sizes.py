@@ -82,8 +82,7 @@ def _may_be_known(node: ir.Node, picked: Array) -> bool:
 def _take_claims(model: ir.Model) -> dict[ir.Value, ir.Shape]:
     claims = {
         value: value.shape
-        for _, graph in iter_graphs(model)
-        for node in graph
+        for node in model.graph.all_nodes()
         for value in node.outputs
         if value.shape is not None and not value.shape.is_static()
     }
@@ -95,13 +94,12 @@ def _take_claims(model: ir.Model) -> dict[ir.Value, ir.Shape]:
 
 def _pass_shapes_on(model: ir.Model) -> None:
     """Give what is reshaped like another tensor its shape; ONNX's inference knows closed ones."""
-    for _, graph in iter_graphs(model):
-        for node in graph:
-            like = input_at(node, 1) if node.op_type == "Reshape" else None
-            shape = _shape_behind(like)
-            source = None if shape is None or shape.attributes else shape.inputs[0]
-            if source is not None and node.outputs[0].shape is None:
-                node.outputs[0].shape = copy(source.shape)
+    for node in model.graph.all_nodes():
+        like = input_at(node, 1) if node.op_type == "Reshape" else None
+        shape = _shape_behind(like)
+        source = None if shape is None or shape.attributes else shape.inputs[0]
+        if source is not None and node.outputs[0].shape is None:
+            node.outputs[0].shape = copy(source.shape)
 
 
 def _shape_behind(value: ir.Value | None) -> ir.Node | None:

@@ -103,16 +103,13 @@ def count_partitions(nodes: Sequence[ir.Node], resident: Container[int]) -> int:
 
 def _makers(node: ir.Node, known: Container[int]) -> list[ir.Node]:
     """Return the nodes of these whose results a node reads, through all others."""
-    found, waiting = [], [value for value in node.inputs if value is not None]
-    while waiting:
-        maker = waiting.pop().producer()
-        if maker is None:
-            continue
-        if id(maker) in known:
-            found.append(maker)
-        else:
-            waiting += [value for value in maker.inputs[:1] if value is not None]
-    return found
+
+    def before(maker: ir.Node | None) -> list[ir.Node | None]:
+        given = () if maker is None or id(maker) in known else maker.inputs[:1]
+        return [value.producer() for value in given if value is not None]
+
+    makers = reach((value.producer() for value in node.inputs if value is not None), before)
+    return [maker for maker in makers if maker is not None and id(maker) in known]
 
 
 def _total(nodes: Sequence[ir.Node]) -> int | None:

@@ -18,7 +18,7 @@ from bitwright.assess.sums import Codes
 from bitwright.decide.ops import op_types
 from bitwright.graph.constants import is_constant
 from bitwright.graph.quantized_ops import DEQUANTIZERS, is_integer_op
-from bitwright.graph.subgraphs import outer_inputs
+from bitwright.graph.subgraphs import outer_inputs, reach
 
 __all__ = [
     "WEIGHTED",
@@ -235,17 +235,13 @@ def nodes_between(
     value: ir.Value, borders: set[ir.Value], places: Mapping[ir.Node, int]
 ) -> list[ir.Node]:
     """Return the nodes that a tensor is made with from the borders, in graph order."""
-    found: set[ir.Node] = set()
-    waiting = [value]
-    while waiting:
-        current = waiting.pop()
-        if current in borders and current is not value:
-            continue
-        maker = current.producer()
-        if maker is not None and maker not in found:
-            found.add(maker)
-            waiting += outer_inputs(maker)
-    return sorted(found, key=places.__getitem__)
+
+    def before(node: ir.Node) -> Iterator[ir.Node]:
+        makers = (read.producer() for read in outer_inputs(node) if read not in borders)
+        return (maker for maker in makers if maker is not None)
+
+    maker = value.producer()
+    return sorted(reach(() if maker is None else (maker,), before), key=places.__getitem__)
 
 
 def _main_node(nodes: Sequence[ir.Node]) -> ir.Node | None:
