@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +21,6 @@ __all__ = ["Sketch", "TensorView", "Views", "channel_peaks"]
 
 
 _MAX_CHANNELS = 128
-_NOWHERE: Mapping[str, tuple[float, float]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,23 +142,17 @@ class Sketch(Protocol):
         """Return how often each of them did."""
 
 
+@dataclass(slots=True)
 class Views:
     """Makes the view of each tensor once, however many nodes it belongs to."""
 
-    def __init__(
-        self,
-        sketches: Mapping[str, Sketch],
-        weight: Callable[[str], Array | None],
-        methods: Mapping[str, str | None],
-        saturation: Mapping[str, tuple[float, float]] = _NOWHERE,
-    ) -> None:
-        """Take what was observed; `saturation` is beyond what no reader tells values apart."""
-        self._sketches = sketches
-        self._weight = weight
-        self._methods = methods
-        self._saturation = saturation
-        self.made: dict[str, TensorView] = {}
-        self._keys: dict[tuple[str, str, bytes, bytes], str] = {}
+    sketches: Mapping[str, Sketch]
+    weight: Callable[[str], Array | None]
+    methods: Mapping[str, str | None]
+    saturation: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Beyond what no reader tells values apart."""
+    made: dict[str, TensorView] = field(default_factory=dict, init=False)
+    _keys: dict[tuple[str, str, bytes, bytes], str] = field(default_factory=dict, init=False)
 
     def keys_of(self, encodings: Iterable[Encoding]) -> list[tuple[str, str]]:
         """Return (what it is to the node, key of its view) for the tensors of a node."""
@@ -186,14 +179,14 @@ class Views:
             "qtype": one.qtype,
             "scale": one.scale,
             "zero_point": one.zero_point,
-            "method": self._methods.get(one.tensor),
+            "method": self.methods.get(one.tensor),
         }
         if one.packed is not None:
             return self._blocked(one, one.packed, common)
         if one.stored is None:
             histogram, clipped = self._look_at_sketch(one)
             return TensorView(role="activation", histogram=histogram, clipped=clipped, **common)
-        array = self._weight(one.tensor)
+        array = self.weight(one.tensor)
         if array is None or array.shape != one.stored.shape:
             # Folded or renamed: what is stored is all there is to draw, and hides what was cut off.
             array, clipped = one.stored, None
@@ -215,7 +208,7 @@ class Views:
         """Return the view of a weight in blocks; it is unpacked only as long as it is looked at."""
         blocks = packed.unpack()
         stored = blocks.dequantize(np.float32)
-        array = self._weight(one.tensor)
+        array = self.weight(one.tensor)
         float_weight = None if array is None else (array.T if one.transposed else array)
         if float_weight is None or float_weight.shape != stored.shape:
             float_weight, clipped = stored, None
@@ -234,7 +227,7 @@ class Views:
         )
 
     def _look_at_sketch(self, one: Encoding) -> tuple[Histogram | None, float | None]:
-        sketch = self._sketches.get(one.tensor)
+        sketch = self.sketches.get(one.tensor)
         if sketch is None:
             return None, None
         values, counts = sketch.values(), sketch.counts()
@@ -247,7 +240,7 @@ class Views:
         half = 0.5 * float(one.scale.max())
         slack = half + np.abs(values) * 2.0**-8
         # Nor is what lies where every reader saturates, as below -3 of a hard-swish.
-        points = self._saturation.get(one.tensor, (-math.inf, math.inf))
+        points = self.saturation.get(one.tensor, (-math.inf, math.inf))
         low = -math.inf if limits[0] - half <= points[0] else limits[0]
         high = math.inf if limits[1] + half >= points[1] else limits[1]
         outside = (values < low - slack) | (values > high + slack)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
@@ -23,24 +24,18 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 _CHANNELS = 1
 
 
+@dataclass(slots=True)
 class TensorMarks:
     """Enters tensors into a layout as the recipe stores them, each activation once."""
 
-    def __init__(
-        self,
-        names: Mapping[ir.Value, str],
-        recipe: Recipe,
-        layout: Layout,
-        given: Mapping[str, Override],
-        types: TypeMap,
-    ) -> None:
-        self._recipe = recipe
-        self._layout = layout
-        self._of_nodes = given
-        self._types = types
-        self.names = names
-        self.marked: dict[ir.Value, str] = {}
-        """The activations that have an entry, and its name."""
+    names: Mapping[ir.Value, str]
+    recipe: Recipe
+    layout: Layout
+    given: Mapping[str, Override]
+    """What is asked for nodes by themselves."""
+    types: TypeMap
+    marked: dict[ir.Value, str] = field(default_factory=dict, init=False)
+    """The activations that have an entry, and its name."""
 
     def mark_input(self, node: ir.Node, index: int, rule: OpRule) -> str:
         """Enter what a node reads, a constant or an activation; return the entry's name."""
@@ -50,10 +45,10 @@ class TensorMarks:
             self.mark_activation(value)
             return self._key_of_type(value, node.name or "", self._second_factor(index, rule))
         if index not in rule.weights:
-            qtype = self._types.read.get(node.name or "", self._recipe.activation)
+            qtype = self.types.read.get(node.name or "", self.recipe.activation)
             return self._mark_constant(node, value, qtype, None, 0, operand=True)
         override, blocks = self.override_of(value), self._of_node(node).block_size
-        axis, block = _weight_axis(node, index, rule, self._recipe, override, blocks)
+        axis, block = _weight_axis(node, index, rule, self.recipe, override, blocks)
         return self._mark_constant(node, value, self._weight_type(node), axis, block)
 
     def mark_activation(self, value: ir.Value) -> str:
@@ -61,18 +56,18 @@ class TensorMarks:
         if value not in self.marked:
             name = self.names[value]
             override = self.override_of(value)
-            qtype = self._recipe.activation
+            qtype = self.recipe.activation
             if not _fixes_type(override):
-                qtype = self._types.stored.get(name, qtype)
+                qtype = self.types.stored.get(name, qtype)
             qtype = (override.qtype if override else None) or qtype
             self.marked[value] = name
-            self._layout.entries[name] = Entry(name, value, "activation", qtype, override=override)
+            self.layout.entries[name] = Entry(name, value, "activation", qtype, override=override)
             if override is not None and override.axis is not None:
-                self._layout.entries[name].axis = override.axis
+                self.layout.entries[name].axis = override.axis
             if override is not None and override.convert is not None:
                 convert = override.convert
                 assert convert.qtype is not None
-                self._layout.entries[f"{name}@convert"] = Entry(
+                self.layout.entries[f"{name}@convert"] = Entry(
                     name, value, "activation", convert.qtype, override=convert, source=name
                 )
         return self.marked[value]
@@ -88,7 +83,7 @@ class TensorMarks:
 
     def _second_factor(self, index: int, rule: OpRule) -> QType | None:
         """Return the type of a product's second factor, where it has one of its own."""
-        return self._recipe.place.second_factor if index == 1 and rule.linear else None
+        return self.recipe.place.second_factor if index == 1 and rule.linear else None
 
     def _key_of_type(self, value: ir.Value, reader: str, factor: QType | None = None) -> str:
         """Return the entry through which a quantized node reads a tensor in the node's type.
@@ -96,15 +91,15 @@ class TensorMarks:
         Where that is not the tensor's, all nodes of the type read one more pair behind its own.
         """
         key, override = self.marked[value], self.override_of(value)
-        wanted = self._types.read.get(reader)
-        if factor is not None and factor.bits < self._layout.entries[key].qtype.bits:
+        wanted = self.types.read.get(reader)
+        if factor is not None and factor.bits < self.layout.entries[key].qtype.bits:
             wanted = factor
-        if _fixes_type(override) or wanted in (None, self._layout.entries[key].qtype):
+        if _fixes_type(override) or wanted in (None, self.layout.entries[key].qtype):
             return self.key_for(value, reader)
         assert wanted is not None
-        if not self._recipe.output_format.standard_pairs:
+        if not self.recipe.output_format.standard_pairs:
             return key  # one type for a tensor: that of most bits
-        if self._recipe.emulate.dedicated_pairs:
+        if self.recipe.emulate.dedicated_pairs:
             raise RecipeError(
                 f"{reader!r} reads {wanted}, and {self.names[value]!r} is of another type: that "
                 "takes a second pair behind the first, but dedicated_pairs gives each reader one "
@@ -112,19 +107,19 @@ class TensorMarks:
             )
         given = (override or Override()).replace(qtype=wanted, axis=None)
         entry = Entry(self.names[value], value, "activation", wanted, override=given, source=key)
-        self._layout.entries.setdefault(f"{key}@{wanted}", entry)
+        self.layout.entries.setdefault(f"{key}@{wanted}", entry)
         return f"{key}@{wanted}"
 
     def override_of(self, value: ir.Value) -> Override | None:
         """Return what the recipe says of a single tensor."""
-        return find_override(self._recipe.overrides, self.names[value])
+        return find_override(self.recipe.overrides, self.names[value])
 
     def _of_node(self, node: ir.Node) -> Override:
-        return self._of_nodes.get(node.name or "", Override())
+        return self.given.get(node.name or "", Override())
 
     def _weight_type(self, node: ir.Node) -> QType:
-        given = self._recipe.place.weight_types.get(node.op_type)
-        return self._of_node(node).weight or given or self._recipe.weight
+        given = self.recipe.place.weight_types.get(node.op_type)
+        return self._of_node(node).weight or given or self.recipe.weight
 
     def key_for_output(self, value: ir.Value) -> str:
         """Return the entry of a graph output: converted where every reader's is."""
@@ -150,12 +145,12 @@ class TensorMarks:
         wanted = Entry(
             name, value, "weight", qtype, axis, block, override=override, operand=operand
         )
-        return self._layout.enter_constant(wanted, node.name or "")
+        return self.layout.enter_constant(wanted, node.name or "")
 
     def mark_bias(self, node: ir.Node, rule: OpRule, inputs: list[str | None]) -> str | None:
         """Enter the constant that a node adds, or return None where it stays float."""
         index = rule.bias
-        if index is None or index >= len(node.inputs) or not self._recipe.quantize_bias:
+        if index is None or index >= len(node.inputs) or not self.recipe.quantize_bias:
             return None
         value = node.inputs[index]
         array = constant_of(value)
@@ -164,26 +159,24 @@ class TensorMarks:
         override = self.override_of(value)
         if value.dtype == ir.DataType.FLOAT16 and override is None:
             return None  # the product of two scales is below what float16 resolves
-        if override is not None or self._recipe.bias == "weight":
+        if override is not None or self.recipe.bias == "weight":
             axis = None if override is None else override.axis
             if axis is not None:
                 axis = _valid_axis(axis, array.ndim, f"the override of {value.name!r}")
             return self._mark_constant(node, value, self._weight_type(node), axis, 0)
         source, weight = inputs[0], inputs[rule.weights[-1]]
-        if source is None or weight is None or has_channelwise_activations(self._recipe):
+        if source is None or weight is None or has_channelwise_activations(self.recipe):
             return None
-        stored = self._layout.entries[weight].qtype
+        stored = self.layout.entries[weight].qtype
         if not stored.is_integer:  # there is no grid to add up on
-            if conventions_of(self._recipe).float_biases_of_float_weights:
+            if conventions_of(self.recipe).float_biases_of_float_weights:
                 return None
             return self._mark_constant(node, value, stored, None, 0)
-        if self._layout.entries[source].qtype.bits + stored.bits > 32:
+        if self.layout.entries[source].qtype.bits + stored.bits > 32:
             # At (input scale x weight scale) 32 bits would hold nothing of it.
             return self._mark_constant(node, value, INT32, None, 0)
-        qtype = INT16 if self._recipe.bias == "int16" else INT32
-        return self._layout.enter_bias(
-            self.names[value], value, node, rule, (source, weight), qtype
-        )
+        qtype = INT16 if self.recipe.bias == "int16" else INT32
+        return self.layout.enter_bias(self.names[value], value, node, rule, (source, weight), qtype)
 
 
 def _fixes_type(override: Override | None) -> bool:
