@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -76,14 +76,8 @@ class OutputMoments:
         return cls(1, *(np.einsum("ncp,ncp->c", one, other) for one, other in pairs))
 
     def __or__(self, other: OutputMoments) -> OutputMoments:
-        return OutputMoments(
-            self.samples + other.samples,
-            self.slopes + other.slopes,
-            self.errors + other.errors,
-            self.weighted + other.weighted,
-            self.squares + other.squares,
-            self.products + other.products,
-        )
+        names = [field.name for field in fields(self)]
+        return OutputMoments(*(getattr(self, name) + getattr(other, name) for name in names))
 
     def shift(self) -> F64:
         """Return the shift of each channel; 0 where nothing passes the function."""
