@@ -323,3 +323,59 @@ def test_a_plan_that_asks_for_rows_where_there_are_none_is_refused():
     lost = msgspec.structs.replace(rows, inputs=(None, None, None))
     with pytest.raises(PlanError, match="products of an activation with a stored matrix"):
         bitwright.apply_plan(edited(plan, nodes={"op": lost}), model)
+
+
+def make_tied(head):
+    """An embedding whose table is the weight of the head, too, as language models have it."""
+    table = weight(300, 64) * np.logspace(-1, 1, 300, dtype=np.float32)[:, None]
+    nodes = [
+        node("Gather", ["table", "ids"], ["e"], name="words"),
+        node("MatMul", ["e", "w"], ["p"], name="mix"),
+        node("Relu", ["p"], ["r"], name="act"),
+    ]
+    constants = {"table": table, "w": weight(64, 64), "b": normal(300, seed=2)}
+    if head == "MatMul":
+        turn = node("Transpose", ["table"], ["turned"], name="turn", perm=[1, 0])
+        product = node("MatMul", ["r", "turned"], ["q"], name="head")
+        nodes += [turn, product, node("Add", ["q", "b"], ["y"], name="add")]
+    else:
+        nodes += [node("Gemm", ["r", "table", "b"], ["y"], name="head", transB=1)]
+    return build(nodes, [info("ids", [4], TensorProto.INT64)], {"y": None}, constants)
+
+
+@pytest.mark.parametrize("head", ["MatMul", "Gemm"])
+def test_a_table_that_the_head_reads_too_is_stored_once(head):
+    model = make_tied(head)
+    quantized = dynamic(model)
+    large = {name for name, array in constants_of(quantized).items() if array.size > 64 * 64}
+    assert large == {"table_quantized"}
+    assert [item.name for item in quantized.graph.node].count("turn") == 0
+    kernels = fused(quantized)
+    assert kernels["MatMulIntegerToFloat"] == 2
+    assert not {"Transpose", "DequantizeLinear"} & kernels.keys()
+    assert quality(model, quantized, [{"ids": np.array([0, 7, 150, 299])}]) > 35
+
+
+def test_a_weight_that_an_embedding_reads_through_a_transpose_is_stored_once():
+    nodes = [
+        node("Transpose", ["head"], ["turned"], name="turn", perm=[1, 0]),
+        node("Gather", ["turned", "ids"], ["e"], name="words"),
+        node("MatMul", ["e", "head"], ["y"], name="product"),
+    ]
+    model = build(
+        nodes, [info("ids", [4], TensorProto.INT64)], {"y": None}, {"head": weight(64, 300)}
+    )
+    quantized = dynamic(model)
+    large = {name for name, array in constants_of(quantized).items() if array.size > 64 * 64}
+    assert large == {"head_quantized"}
+    assert quality(model, quantized, [{"ids": np.array([0, 7, 150, 299])}]) > 35
+
+
+def test_a_head_behind_a_transpose_has_rows_or_is_float():
+    model = make_tied("MatMul")
+    plan = bitwright.make_plan(model, recipe={"base": "int8-dynamic", "optimize": False})
+    written = as_proto(bitwright.apply_plan(plan, model).model)
+    assert fused(written)["MatMulIntegerToFloat"] == 2
+    one = msgspec.structs.replace(plan.nodes["head"], per_token=False)
+    with pytest.raises(PlanError, match="input of node 'head', number 1, is not tensor 'table'"):
+        bitwright.apply_plan(edited(plan, nodes={"head": one}), model)

@@ -12,7 +12,7 @@ from bitwright.decide.ops import RULES, bounds_of
 from bitwright.decide.ops.conventions import conventions_of
 from bitwright.errors import PlanError, did_you_mean
 from bitwright.graph import iter_values
-from bitwright.graph.constants import constant_of
+from bitwright.graph.constants import constant_of, weight_of
 from bitwright.graph.shapes import sizes_of
 from bitwright.numerics.quantize import quantize
 from bitwright.plan import NodePlan, QuantPlan, TensorPlan
@@ -81,6 +81,9 @@ def _check_node(
     """Refuse a node whose tensors are not those that it has, or that cannot be absorbed."""
     name = node.name or ""
     inputs = [{names.get(value)} for value in node.inputs]
+    weight = weight_of(node) if planned.per_token else None
+    if weight is not None:  # a Transpose in between is the node's own
+        inputs[node.op_type != "Gather"].add(names.get(weight.value))
     outputs = [_with_clipped(names.get(value), clipped) for value in node.outputs]
     if planned.action != "float" and plan.recipe.mode in ("static", "dynamic"):
         _check_counts(name, planned, node)

@@ -95,7 +95,7 @@ class IntegerWriter:
         assert value is not None
         if key is not None:
             axes = (1, 0) if transposed else order
-            return self._constant(key, axes, scale_shape, zero_points, unsigned)
+            return self.stored(key, axes, scale_shape, zero_points, unsigned=unsigned)
         if is_constant(value):
             raise PlanError(
                 f"node {node.name!r} is to be quantized, and its constant {value.name!r} has no "
@@ -124,9 +124,16 @@ class IntegerWriter:
         self._activations[value] = Quantized(integers, scale, zero_point)
         return self._activations[value]
 
-    def _constant(
-        self, key: str, order: _Axes, scale_shape: _Axes, zero_points: ZeroPoints, unsigned: bool
+    def stored(
+        self,
+        key: str,
+        order: _Axes,
+        scale_shape: _Axes,
+        zero_points: ZeroPoints,
+        *,
+        unsigned: bool = False,
     ) -> Quantized:
+        """Return a constant as integers, stored once in each order of axes; as for `operand`."""
         source = self._values[self._plan.tensors[key].tensor]
         label = source.name or ""
         parameters = self._plan.parameters(key)

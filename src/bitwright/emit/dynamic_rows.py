@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -29,7 +29,7 @@ from bitwright.emit.dynamic_graph import IntegerWriter, Keys
 from bitwright.emit.quantized import MICROSOFT, Quantized
 from bitwright.errors import PlanError
 from bitwright.graph import static_shape
-from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph.constants import constant_of, input_at, weight_of
 from bitwright.plan import QuantPlan
 from bitwright.support.array_types import Array
 
@@ -69,7 +69,16 @@ class RowWriter:
         self._writer, self._plan = writer, plan
         self._opset = model.opset_imports[""]
         self._rows: dict[ir.Value, _Rows] = {}
-        self._weights: dict[tuple[str, bool], tuple[ir.Value, Quantized]] = {}
+        self._flipped: dict[str, ir.Value] = {}
+        self._weights: dict[tuple[str, bool], ir.Value] = {}
+        self._as_it_is = {
+            key
+            for node in model.graph.all_nodes()
+            if self._reads_rows(node)
+            for key in plan.nodes[node.name or ""].inputs
+            if key is not None and not _flips(node)
+        }
+        """Matrices that some node reads in the order in which the model stores them."""
         self._constants: dict[str, ir.Value] = {}
 
     def write(self, node: ir.Node, keys: Keys) -> None:
@@ -88,13 +97,13 @@ class RowWriter:
         if flags[0]:
             raise PlanError(f"node {name!r} reads its rows as columns; set its per_token to false.")
         rows = self._rows.get(data) or self._measure(data)
-        weight, stored = self._weight(node, keys, transposed=flags[1])
+        weight = self._weight(node, keys[1])
         bias, label = self._bias(node), node.outputs[0].name or ""
         addend = input_at(node, 2) if is_gemm else None
         product = self._writer.add(node, "MatMul", [rows.value, weight], output=f"{label}_of_rows")
         result = self._writer.add(node, "Mul", [product, rows.size], name=f"{name}_row_sizes")
         if bias is not None:
-            moved = bias.array - rows.floor * _column_sums(stored)
+            moved = bias.array - rows.floor * self._column_sums(node, keys[1])
             # Two axes: with one, the runtime would fuse it to a Gelu behind, into a slower kernel.
             wide = moved.astype(np.float32)[None] if self._has_axes(node) else moved.astype("f4")
             fresh = self._writer.constant(f"{label}_bias", wide)
@@ -104,11 +113,11 @@ class RowWriter:
                 addend = fresh
         if addend is not None:
             result = self._writer.add(node, "Add", [result, addend], name=f"{name}_Add")
-        self._writer.replace(node, result)
+        self._replace(node, result)
 
     def _write_table(self, node: ir.Node, keys: Keys) -> None:
         """Take rows of integers and their scales from a table, and multiply the two."""
-        table, indices = self._writer.operand(node, 0, keys, scale_shape=(-1, 1)), node.inputs[1]
+        table, indices = self._matrix(node, keys[0] or "", (-1, 1)), node.inputs[1]
         assert indices is not None
         to_float, label = [ir.AttrInt64("to", ir.DataType.FLOAT)], node.outputs[0].name or ""
         taken = [
@@ -121,7 +130,15 @@ class RowWriter:
         name = f"{label}_floats"
         taken[0] = self._writer.add(node, "Cast", taken[:1], name=name, attributes=to_float)
         result = self._writer.add(node, "Mul", taken, name=f"{node.name}_row_scales")
+        self._replace(node, result)
+
+    def _replace(self, node: ir.Node, result: ir.Value) -> None:
+        """Let a value take the place of a node's result, and drop the Transpose that it had."""
+        weight = weight_of(node)
         self._writer.replace(node, result)
+        through = None if weight is None else weight.through
+        if through is not None and not through.outputs[0].uses() and through.graph is not None:
+            through.graph.remove(through, safe=True)
 
     # Activations --------------------------------------------------------------------------
 
@@ -193,19 +210,56 @@ class RowWriter:
 
     # Constants ----------------------------------------------------------------------------
 
-    def _weight(self, node: ir.Node, keys: Keys, *, transposed: bool) -> tuple[ir.Value, Quantized]:
-        """Return the dequantized matrix, and its integers."""
-        place = keys[1] or "", transposed
+    def _weight(self, node: ir.Node, key: str) -> ir.Value:
+        """Return the dequantized matrix of a product."""
+        place = key, _flips(node)
         if place not in self._weights:
-            stored = self._writer.operand(node, 1, keys, transposed=transposed, zero_points="each")
+            stored = self._matrix(node, key)
             axis = (ir.AttrInt64("axis", 1),) if stored.scale.shape else ()
             parts = [stored.value, stored.scale, stored.zero_point]
             name = f"{stored.value.name}_DequantizeLinear"
-            found = self._writer.add_behind(
+            self._weights[place] = self._writer.add_behind(
                 stored.value, "DequantizeLinear", parts, name=name, attributes=axis
             )
-            self._weights[place] = found, stored
         return self._weights[place]
+
+    def _matrix(
+        self, node: ir.Node, key: str, scale_shape: tuple[int, ...] | None = None
+    ) -> Quantized:
+        """Return a matrix in the order that a node wants; it is stored once.
+
+        Where a product and a table share it, the runtime transposes its integers when it opens the
+        model: that takes less than a file with both.
+        """
+        stored, flips = self._stored(node, key, scale_shape)
+        if not flips:
+            return stored
+        if key not in self._flipped:
+            perm, dtype = (ir.AttrInt64s("perm", [1, 0]),), stored.dtype or ir.DataType.INT8
+            name = f"{stored.value.name}_transposed"
+            self._flipped[key] = self._writer.add_behind(
+                stored.value, "Transpose", [stored.value], dtype, name=name, attributes=perm
+            )
+        return replace(stored, value=self._flipped[key])
+
+    def _stored(
+        self, node: ir.Node, key: str, scale_shape: tuple[int, ...] | None = None
+    ) -> tuple[Quantized, bool]:
+        """Return a matrix as it is stored, and whether a node wants it transposed."""
+        flips = _flips(node)
+        order = (1, 0) if flips and key not in self._as_it_is else None
+        return self._writer.stored(key, order, scale_shape, "each"), flips and order is None
+
+    def _column_sums(self, node: ir.Node, key: str) -> Array:
+        """Return the sums of the columns of a product's matrix, as the kernel takes it."""
+        stored, flips = self._stored(node, key)
+        integers, scale, zero_point = (
+            np.asarray(constant_of(part))
+            for part in (stored.value, stored.scale, stored.zero_point)
+        )
+        integers = integers.T if flips else integers
+        sums: Array = ((integers.astype(np.float64) - zero_point) * scale.astype(np.float64)).sum(0)
+        return sums
 
     def _bias(self, node: ir.Node) -> _Bias | None:
         """Return what is added to every row of a product, if that is constant."""
@@ -229,10 +283,12 @@ class RowWriter:
         rank = 0 if result.shape is None else len(result.shape)
         return _Bias(other.ravel(), add, 1 - index) if other.ndim <= max(rank, 1) else None
 
-    def _columns(self, node: ir.Node) -> int:
-        shape = None if node.inputs[1] is None else static_shape(node.inputs[1])
-        assert shape is not None  # it is stored
-        return shape[0 if node.attributes.get_int("transB", 0) else 1]
+    @staticmethod
+    def _columns(node: ir.Node) -> int:
+        weight = weight_of(node)
+        shape = None if weight is None else static_shape(weight.value)
+        assert weight is not None and shape is not None  # it is stored
+        return shape[0 if weight.transposed else 1]
 
     @staticmethod
     def _has_axes(node: ir.Node) -> bool:
@@ -299,10 +355,7 @@ def _other_operand(value: ir.Value, op_type: str, number: float) -> ir.Value | N
     return None
 
 
-def _column_sums(weight: Quantized) -> Array:
-    """Return the sums of the columns of a stored matrix, as the kernel takes it."""
-    integers, scale, zero_point = (
-        np.asarray(constant_of(value)) for value in (weight.value, weight.scale, weight.zero_point)
-    )
-    sums: Array = ((integers.astype(np.float64) - zero_point) * scale.astype(np.float64)).sum(0)
-    return sums
+def _flips(node: ir.Node) -> bool:
+    """Whether a node wants a matrix in another order than that in which the model stores it."""
+    weight = weight_of(node)
+    return weight is not None and weight.transposed != (node.op_type == "Gather")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -12,7 +13,8 @@ from bitwright.decide.layout.dynamic import lay_out_dynamic
 from bitwright.decide.ops import CONVOLUTIONS, MATRIX_PRODUCTS
 from bitwright.decide.ops.product_sizes import RECURRENT, multiply_adds
 from bitwright.errors import NothingQuantizedError
-from bitwright.graph.constants import constant_of, constant_tensor
+from bitwright.graph import static_shape
+from bitwright.graph.constants import constant_of, weight_of
 from bitwright.jobs.opening import Prepared
 from bitwright.plan import NodePlan
 
@@ -86,8 +88,8 @@ def _small_products(taken: Iterable[ir.Node], planned: Mapping[str, NodePlan]) -
 
 
 def _weights(node: ir.Node) -> int:
-    tensor = constant_tensor(node.inputs[1])
-    return 0 if tensor is None else int(tensor.size)
+    weight = weight_of(node)
+    return 0 if weight is None else math.prod(static_shape(weight.value) or ())
 
 
 def _work(nodes: Iterable[ir.Node]) -> int:

@@ -69,7 +69,7 @@ def test_the_default_leaves_products_of_activations():
     model = make_transformer()
     assert fates(model)["scores"] == "its second input is not constant"
     both = Selection(constant_weights_only=False)
-    why = "one scale for the whole activation: its second input is not constant"
+    why = "one scale for the whole activation: its second input is no constant matrix"
     assert fates(model, select=both)["scores"] == why
     assert fates(model, select=both, dynamic_scale="tensor")["scores"] == "quantize"
 
@@ -173,7 +173,7 @@ def test_products_with_a_stored_matrix_have_a_scale_for_each_row_and_others_say_
         "transposed": False,
     }
     assert plans["constant_first"].reason.endswith("its first input is constant")
-    assert plans["stack_of_matrices"].reason.endswith("its weight is no matrix")
+    assert plans["stack_of_matrices"].reason.endswith("its second input is no constant matrix")
     assert plans["transposed"].reason.endswith("its first input is transposed")
 
 

@@ -20,7 +20,7 @@ from bitwright.decide.layout.selection import Selector
 from bitwright.decide.ops import MATRIX_PRODUCTS, OPERATORS, Skip, op_types
 from bitwright.errors import RecipeError
 from bitwright.graph import iter_values, static_shape
-from bitwright.graph.constants import is_constant
+from bitwright.graph.constants import ProductWeight, is_constant, weight_of
 from bitwright.numerics.types import INT8, UINT8
 from bitwright.plan import NodePlan
 from bitwright.recipe import Override, Recipe, find_override
@@ -83,26 +83,28 @@ class _DynamicBuilder:
         if isinstance(found, Skip):
             return plan_as_float(node, found.reason)
         planned = plan_node(node, map(found.get, range(len(node.inputs))))
-        if node.op_type == "Gather" and 0 in found and self._layout.entries[found[0]].axis == 0:
+        if (
+            node.op_type == "Gather"
+            and 0 in found
+            and self._layout.entries[found[0]].axis is not None
+        ):
             return msgspec.structs.replace(planned, per_token=True)
         if node.op_type not in MATRIX_PRODUCTS:
             return planned
         reason = None
         if self._recipe.dynamic_scale == "token":
-            reason = self._why_one_scale(node, found)
+            reason = self._why_one_scale(node, constant_first=0 in found)
             if reason is None:
                 return msgspec.structs.replace(planned, per_token=True)
         self._measured.update(v for i, v in enumerate(node.inputs[:2]) if i not in found)
         return msgspec.structs.replace(planned, reason=reason)
 
-    def _why_one_scale(self, node: ir.Node, found: Mapping[int, str]) -> str | None:
+    def _why_one_scale(self, node: ir.Node, *, constant_first: bool) -> str | None:
         """Return why the activation of a product cannot have one scale for each row, if so."""
-        if 0 in found:
+        if constant_first:
             return f"{_ONE_SCALE}: its first input is constant"
-        if 1 not in found:
-            return f"{_ONE_SCALE}: its second input is not constant"
-        if _rank(node.inputs[1]) != 2:
-            return f"{_ONE_SCALE}: its weight is no matrix"
+        if self._matrix(node) is None:
+            return f"{_ONE_SCALE}: its second input is no constant matrix"
         if node.attributes.get_int("transA", 0):
             return f"{_ONE_SCALE}: its first input is transposed"
         if any(node.attributes.get_float(name, 1.0) != 1.0 for name in ("alpha", "beta")):
@@ -125,9 +127,19 @@ class _DynamicBuilder:
 
     # One constant -------------------------------------------------------------------------
 
-    def weight(self, node: ir.Node, index: int, axis: int | None, block_size: int = 0) -> str:
-        """Enter a weight: the recipe's type, with channels where it asks for them."""
-        value = node.inputs[index]
+    def weight(
+        self,
+        node: ir.Node,
+        index: int,
+        axis: int | None,
+        block_size: int = 0,
+        value: ir.Value | None = None,
+    ) -> str:
+        """Enter a weight: the recipe's type, with channels where it asks for them.
+
+        `value` is what is stored, where that is not the node's input itself.
+        """
+        value = value or node.inputs[index]
         assert value is not None
         override = find_override(self._recipe.overrides, self._names[value])
         qtype = self._of_node(node).weight or self._recipe.weight
@@ -142,26 +154,34 @@ class _DynamicBuilder:
         return self._enter(node, wanted, override)
 
     def table(self, node: ir.Node, index: int) -> str:
-        """Enter a constant that is read as activations are: uint8, over its own range.
-
-        A table of rows that are read one by one has a scale for each of them.
-        """
+        """Enter a constant that is read as activations are: uint8, over its own range."""
         value = node.inputs[index]
         assert value is not None
         override = find_override(self._recipe.overrides, self._names[value])
-        if override is None and self._reads_rows(node):
-            wanted = Entry(self._names[value], value, "weight", INT8, axis=0)
-            return self._enter(node, wanted, Override(symmetric=True, reduce_range=False))
         if self._recipe.reduce_range:
             # A reduced range keeps sums of products small, and tables are not multiplied.
             override = _with(override, reduce_range=False)
         wanted = Entry(self._names[value], value, "weight", UINT8, operand=True)
         return self._enter(node, wanted, override)
 
-    def _reads_rows(self, node: ir.Node) -> bool:
-        """Whether a node takes rows out of a table, each with a scale of its own."""
-        is_first = node.op_type == "Gather" and not node.attributes.get_int("axis", 0)
-        return is_first and self._recipe.dynamic_scale == "token" and _rank(node.inputs[0]) == 2
+    def _matrix(self, node: ir.Node) -> ProductWeight | None:
+        """Return the matrix that a product or a Gather of rows reads, through a Transpose or not.
+
+        None also where all have one scale.
+        """
+        found = weight_of(node) if self._recipe.dynamic_scale == "token" else None
+        by_rows = found is not None and not node.attributes.get_int("axis", 0)
+        return found if found is not None and by_rows and _rank(found.value) == 2 else None
+
+    def _look_up(self, node: ir.Node, matrix: ProductWeight) -> dict[int, str] | Skip:
+        """Lay out a table whose rows are read one by one, each with a scale of its own."""
+        if (refusal := _refuse_type(matrix.value)) is not None:
+            return refusal
+        if math.prod(static_shape(matrix.value) or ()) < MIN_TABLE:
+            return Skip("its table is so small that 8 bits would save nothing")
+        axis = 0 if matrix.transposed else 1
+        wanted = Entry(self._names[matrix.value], matrix.value, "weight", INT8, axis)
+        return {0: self._enter(node, wanted, Override(symmetric=True, reduce_range=False))}
 
     def _enter(self, node: ir.Node, wanted: Entry, override: Override | None) -> str:
         if override is not None and override.axis not in (None, wanted.axis):
@@ -181,12 +201,22 @@ class _DynamicBuilder:
         for value in node.inputs[:2]:
             if (refusal := _refuse_type(value)) is not None:
                 return refusal
+        matrix = self._matrix(node)
+        seen_through = (
+            matrix is not None
+            and matrix.through is not None
+            and self._why_one_scale(node, constant_first=is_constant(node.inputs[0])) is None
+        )
         only_constant = self._recipe.select.constant_weights_only
-        if only_constant is not False and not is_constant(node.inputs[1]):
+        if only_constant is not False and not (seen_through or is_constant(node.inputs[1])):
             return Skip("its second input is not constant")
         if is_constant(node.inputs[0]):
             keys[0] = self.table(node, 0)
-        if is_constant(node.inputs[1]):
+        if matrix is not None and seen_through:
+            axis = 0 if matrix.transposed else 1
+            axis = axis if self._recipe.per_channel else None
+            keys[1] = self.weight(node, 1, axis, value=matrix.value)
+        elif is_constant(node.inputs[1]):
             keys[1] = self.weight(node, 1, axis if self._recipe.per_channel else None)
         return keys
 
@@ -203,17 +233,18 @@ class _DynamicBuilder:
         """Let a node move stored integers; other values are moved so only for integer readers."""
         keys: dict[int, str] = {}
         source, result = node.inputs[0], node.outputs[0]
+        matrix = self._matrix(node)
+        if matrix is not None and not find_override(
+            self._recipe.overrides, self._names[matrix.value]
+        ):
+            return self._look_up(node, matrix)
         measured = {source, result} <= self._measured and len(result.uses()) == 1
         if is_constant(source):
             if node.op_type != "Gather" and not self._recipe.place.force_shared:
                 return Skip("its input is constant")
             if (refusal := _refuse_type(source)) is not None:
                 return refusal
-            if self._reads_rows(node) and _count(source) < MIN_TABLE:
-                return Skip("its table is so small that 8 bits would save nothing")
             keys[0] = self.table(node, 0)
-            if self._layout.entries[keys[0]].axis is not None:
-                return keys  # floats come out of it
         elif node.op_type == "Gather":
             return Skip("its table is not constant")
         elif source not in self._stored and not measured:
@@ -284,10 +315,6 @@ Rule = Callable[[_DynamicBuilder, ir.Node], dict[int, str] | Skip]
 def _rank(value: ir.Value | None) -> int:
     shape = None if value is None else static_shape(value)
     return 0 if shape is None else len(shape)
-
-
-def _count(value: ir.Value | None) -> int:
-    return math.prod(int(size) for size in (value and static_shape(value)) or ())
 
 
 def _matmul(builder: _DynamicBuilder, node: ir.Node) -> dict[int, str] | Skip:
