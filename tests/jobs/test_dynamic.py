@@ -1,6 +1,8 @@
 """Dynamic recipes take what gains from them: products of matrices, and convolutions when forced."""
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
 from support.models import (
     build,
@@ -16,8 +18,10 @@ from support.models import (
 import bitwright
 from bitwright import load_recipe
 from bitwright.errors import NothingQuantizedError, RecipeError
+from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.dynamic import SLOWER, leave_slower_float
 from bitwright.jobs.opening import open_model
+from bitwright.jobs.static import plan_static
 
 DYNAMIC = load_recipe("int8-dynamic")
 
@@ -147,3 +151,18 @@ def test_smoothing_moves_outliers_of_channels_before_rows_are_rounded():
     assert quality(model, again, samples) == errors[1]
     with pytest.raises(bitwright.DataError, match="smooths activations and needs calibration data"):
         bitwright.quantize(model, recipe=DYNAMIC.replace(smooth={"alpha": 0.5}))
+
+
+def test_a_weight_is_closed_once_its_range_is_known(tmp_path):
+    path = tmp_path / "model.onnx"
+    model = build(
+        [node("MatMul", ["x", "w"], ["y"], name="op")],
+        {"x": [3, 64]},
+        {"y": None},
+        {"w": weight(64, 64)},
+    )
+    onnx.save(model, path, save_as_external_data=True, size_threshold=0)
+    prepared = open_model(path, DYNAMIC)
+    assert plan_static(prepared, Calibration()).plan.nodes["op"].quantized
+    stored = prepared.model.graph.initializers["w"].const_value
+    assert isinstance(stored, ir.ExternalTensor) and stored.raw is None

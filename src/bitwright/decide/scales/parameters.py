@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Entry, Layout
 from bitwright.decide.ops import bounds_of
@@ -99,6 +100,13 @@ def weight_plan(entry: Entry, recipe: Recipe) -> TensorPlan:
     """Return the plan of a constant, from its own values."""
     if entry.override is not None and entry.override.scale is not None:
         return _given_plan(entry)
+    found = _measured_plan(entry, recipe)
+    if isinstance(entry.value.const_value, ir.ExternalTensor):
+        entry.value.const_value.release()  # or all weights of the file stay in memory
+    return found
+
+
+def _measured_plan(entry: Entry, recipe: Recipe) -> TensorPlan:
     array = constant_of(entry.value)
     assert array is not None
     if not np.all(np.isfinite(array)):
