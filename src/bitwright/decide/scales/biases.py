@@ -61,8 +61,10 @@ def prevent_bias_overflow(model: ir.Model, layout: Layout, plan: QuantPlan) -> Q
 
 def _stored_biases(layout: Layout) -> Iterator[_Bias]:
     for entry in layout.entries.values():
+        if entry.bias_of is None or entry.qtype != INT32:
+            continue  # weights are not read for this
         array = constant_of(entry.value)
-        if entry.bias_of is not None and entry.qtype == INT32 and array is not None:
+        if array is not None:
             yield _Bias(array, *entry.bias_of, entry.tile)
 
 
@@ -120,8 +122,10 @@ def fit_narrow_biases(layout: Layout, plan: QuantPlan) -> QuantPlan:
     """
     fitted = {}
     for key, entry in layout.entries.items():
+        if entry.bias_of is None or entry.qtype == INT32:
+            continue
         bias = constant_of(entry.value)
-        if entry.bias_of is not None and entry.qtype != INT32 and bias is not None:
+        if bias is not None:
             fitted[key] = _fitted(plan, key, bias)
     return plan.with_tensors(fitted)
 
