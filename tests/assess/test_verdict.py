@@ -45,6 +45,28 @@ def test_a_slower_model_is_never_good_and_the_sentence_says_what_to_do():
     assert found.level == "poor" and "1.3 × slower" in found.sentence
 
 
+def test_a_larger_model_is_never_good_unless_it_is_known_to_be_faster():
+    assert judge_outputs([output(60)], 100, 330) == (
+        "fair",
+        "Larger: answers as float does (60.0 dB signal to noise), 3.3 × larger.",
+    )
+    assert judge_outputs([output(60)], 100, 330, clock=FASTER).level == "good"
+    assert judge_outputs([output(60)], 100, 104).level == "good"
+    assert judge_outputs([output(5)], 100, 330).sentence.startswith("Poor: ")
+
+
+def test_what_rests_on_few_samples_says_so_first():
+    for count, start in ((1, "From 1 sample alone: Good: "), (3, "From 3 samples"), (4, "Good: ")):
+        assert judge_outputs([output(60)], 300, 100, samples=count).sentence.startswith(start)
+
+
+def test_outputs_of_other_shapes_are_not_called_not_run():
+    assert judge_outputs([], 300, 100, samples=8) == (
+        "unknown",
+        "Not measured: no output is of the shape that it has in float, 3.0 × smaller.",
+    )
+
+
 DECIBELS = st.floats(-20, 120) | st.just(float("inf"))
 SHARES = st.none() | st.floats(0, 1)
 ROUNDS = st.lists(st.tuples(st.floats(1e-6, 10), st.floats(1e-6, 10)), min_size=3, max_size=41)
@@ -66,7 +88,7 @@ def test_no_verdict_calls_a_slower_model_good(outputs, sizes, rounds, purpose):
     else:
         assert level != "slow" and "slower" not in sentence.lower()
     timeless = judge_outputs(outputs, *sizes, purpose=purpose)
-    assert level == "slow" or level == timeless.level
+    assert level == "slow" or level == timeless.level or clock.is_faster
 
 
 def test_what_may_be_as_fast_is_not_called_slower():

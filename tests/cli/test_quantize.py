@@ -30,7 +30,7 @@ def test_it_writes_a_model_that_runs_and_says_so(run, model, data, out):
     assert "Note: folded 7 batch norms" in answer.out
     verdict, following = answer.out.splitlines()[-2:]
     assert "Time: 0.50 of the prepared float model's (0.48 to 0.52), one thread" in answer.out
-    assert verdict.startswith("Verdict: Good: same answers on 100.0 % (")
+    assert verdict.startswith("Verdict: From 2 samples alone: Good: same answers on 100.0 % (")
     assert verdict.endswith(", 2.0 × faster than the prepared float model.")
     assert following == f"Next: bitwright bench {model} {out}"
 
@@ -265,7 +265,7 @@ def test_the_verdict_of_an_accelerator_stands_beside_that_of_the_numbers(run, tm
     words = ("quantize", open_batch, "-o", out, "--data", data, "--target", "qualcomm-htp")
     answer = run(*words, "--effort", "low")
     *_, verdict, found, following = answer.out.splitlines()
-    assert verdict.startswith("Verdict: Good")
+    assert verdict.startswith("Verdict: From 2 samples alone: Good")
     assert found.startswith(
         "Target: qualcomm-htp does not run it as it is: against it static_shapes (leaves); 0 of "
     )

@@ -66,6 +66,7 @@ def test_bfloat16_for_other_runtimes_is_written_and_not_run():
     model = make_cnn()
     result = bitwright.quantize(model, recipe=recipe, data=make_samples(model, 2))
     assert result.outputs == [] and any("not run or measured here" in n for n in result.plan.notes)
+    assert "not run beside float" in result.verdict.sentence
     assert result.model.opset_imports[""] == 22
     made = {v.dtype.name for n in result.model.graph if n.op_type == "Conv" for v in n.outputs}
     assert made == {"BFLOAT16"}

@@ -82,7 +82,7 @@ def test_the_time_stands_in_the_summary_and_in_the_verdict(model, samples, timed
     assert result.to_dict()["clock"]["ratio"] == 2.0
     level, sentence = result.verdict
     assert level == "slow"
-    assert sentence.startswith("Slower: ") and "--for balanced" in sentence
+    assert sentence.startswith("From 2 samples alone: Slower: ") and "--for balanced" in sentence
 
 
 def test_the_advice_is_what_the_recipe_can_do(timed):

@@ -238,3 +238,19 @@ def test_silero_moves_with_its_nested_bodies(silero):
         upgraded = upgrade_opset(model, 21, sample=sample)
     kept = {v.name for g in upgraded.graphs() for v in g.initializers.values()}
     assert {v.name for g in model.graphs() for v in g.initializers.values()} <= kept
+
+
+def test_what_runs_only_with_fusions_is_compared_so(builders, monkeypatch):
+    levels = []
+
+    def open_fused(model, *, level="all"):
+        levels.append(level)
+        if level == "disabled":
+            raise ModelError("no kernel")
+        return open_session(model, level=level)
+
+    monkeypatch.setattr("bitwright.run.opset_upgrade.open_session", open_fused)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # none says that it was not compared
+        assert opset_of(upgrade_opset(load_model(builders.mlp(opset=12)), 21)) == 21
+    assert levels == ["disabled", "all"] * 2

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from bitwright.assess.clock import Clock, advise_on_time
 from bitwright.assess.outputs import OutputComparison
 from bitwright.plan import QuantPlan
+from bitwright.support.wording import counted
 
 __all__ = [
     "LEFT_FLOAT",
@@ -30,6 +31,9 @@ _LIMITS = {True: (10**-1.5, 10**-0.75), False: (0.1, 0.3)}
 _GOOD_AGREEMENT, _FAIR_AGREEMENT = 0.99, 0.95
 # The same answers at 20 dB are good answers; noise that turns none of them is not felt.
 _AGREEING_LIMITS = {True: 0.1, False: 0.3}
+
+MIN_SAMPLES = 4
+"""Below this number the verdict says first how few samples it rests on."""
 
 _OPENINGS = {"good": "Good", "fair": "Usable", "poor": "Poor"}
 _ANSWERS = {
@@ -69,11 +73,12 @@ def judge_model(
     sizes: tuple[int, int],
     clock: Clock | None,
     purpose: str,
+    samples: int,
 ) -> Verdict:
     """Return the verdict on a model with its plan, if known; `sizes` are float's and its own."""
     if plan is not None and stays_float(plan):
         return LEFT_FLOAT
-    found = judge_outputs(outputs, *sizes, clock=clock, purpose=purpose)
+    found = judge_outputs(outputs, *sizes, clock=clock, purpose=purpose, samples=samples)
     random = plan is not None and plan.random_data
     return UNJUDGED if random and found.level != "unknown" else found
 
@@ -85,11 +90,13 @@ def judge_outputs(
     *,
     clock: Clock | None = None,
     purpose: str = "size",
+    samples: int = 0,
 ) -> Verdict:
     """Return the verdict on a quantized model, by the worst of its outputs, its size and its time.
 
     One that is slower than the prepared float model is never good: the sentence says what to do,
-    by the purpose that it was made for.
+    by the purpose that it was made for. Nor is one that is larger and not known to be faster. What
+    rests on few `samples` says so first; none: it is not known how many there were.
     """
     size = _times(max(float_bytes, 1) / max(quantized_bytes, 1))
     gains = [size, *([] if clock is None else [clock.in_words()])]
@@ -97,11 +104,18 @@ def judge_outputs(
     advice = f"; {advise_on_time(purpose)}" if slow else ""
     if not outputs:
         level: Level = "slow" if slow else "unknown"
-        opening = "Slower: not run beside float" if slow else "Not measured: not run beside float"
+        why = "no output is of the shape that it has in float"
+        why = why if samples else "not run beside float"
+        opening = f"{'Slower' if slow else 'Not measured'}: {why}"
         return Verdict(level, f"{opening}, {_joined(gains, slow)}{advice}.")
     accuracy = accuracy_of(outputs)
     level = "slow" if slow and accuracy != "poor" else accuracy
     opening = "Slower" if level == "slow" else _OPENINGS[accuracy]
+    is_faster = clock is not None and clock.is_faster
+    if level == "good" and size.endswith("larger") and not is_faster:
+        level, opening = "fair", "Larger"
+    if 0 < samples < MIN_SAMPLES:
+        opening = f"From {counted(samples, 'sample')} alone: {opening}"
     worst = max(outputs, key=_loss)
     measures = ", ".join([_signal(worst.sqnr), *_part(worst)])
     agreements = [o.agreement for o in outputs if o.agreement is not None]

@@ -154,7 +154,7 @@ def assess_model(
         model=written.model,
         plan=plan,
         outputs=outputs,
-        samples=len(evaluation.samples),
+        samples=0 if written.session is None else len(evaluation.samples),
         samples_are_unseen=evaluation.unseen,
         data=data,
         float_size=prepared.float_size,

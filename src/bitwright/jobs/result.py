@@ -125,7 +125,7 @@ class Result(Summarized):
         That is good, fair, poor, slow (than the prepared float model), float or unknown.
         """
         sizes, purpose = (self.float_size, self.size), advised_purpose(self.plan.recipe)
-        return judge_model(self.plan, self.outputs, sizes, self.clock, purpose)
+        return judge_model(self.plan, self.outputs, sizes, self.clock, purpose, self.samples)
 
     def to_proto(self) -> onnx.ModelProto:
         """Return the model as a protobuf message (below 2 GB)."""

@@ -122,7 +122,8 @@ class ReportSubject:
     def verdict(self) -> Verdict:
         """Return the verdict on the quantized model, which also names the most sensitive node."""
         sizes = self.float_bytes, self.quantized_bytes
-        found = judge_model(self.plan, self.outputs, sizes, self.clock, self.purpose)
+        clock, purpose, samples = self.clock, self.purpose, self.samples
+        found = judge_model(self.plan, self.outputs, sizes, clock, purpose, samples)
         sensitive = [*self.most_sensitive(), *self.worst]
         no_answer = found.level in ("float", "unknown")
         if no_answer or accuracy_of(self.outputs) in ("good", "unknown") or not sensitive:
