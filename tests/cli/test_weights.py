@@ -56,9 +56,26 @@ def test_bits_are_whole_or_an_average(model, tmp_path, bits, widths):
 
 
 @pytest.mark.parametrize(
+    ("bits", "with_data", "name"),
+    [
+        ("4", True, "int4"),
+        ("4", False, "int4-rtn"),
+        ("3", False, "int4-rtn"),
+        ("8", False, "int8-dynamic"),
+    ],
+)
+def test_bits_alone_name_a_recipe(model, tmp_path, capsys, bits, with_data, name):
+    np.savez(tmp_path / "ids.npz", ids=np.concatenate([s["ids"] for s in make_samples()]))
+    data = ["--data", str(tmp_path / "ids.npz")] if with_data else []
+    command = ["quantize", str(model), "-o", str(tmp_path / "small.onnx"), "--bits", bits, *data]
+    assert main([*command, "--json", "--quiet"]) == 0
+    assert json.loads(capsys.readouterr().out)["recipe"].startswith(name)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--bits", "4"], "quantizes both"),
+        (["--recipe", "int8", "--bits", "4"], "quantizes both"),
         (["--recipe", "int4-rtn", "--bits", "9"], "2 to 8 bits"),
         (["--recipe", "int4-rtn", "--bits", "1.5"], "between 2 and 4 bits"),
         (["--recipe", "int4-rtn", "--bits", "4.5"], "needs calibration data"),

@@ -43,7 +43,7 @@ def plan_command(
     from bitwright.api import make_plan
     from bitwright.cli.summary import ENCODINGS, plan_document, plan_parts, save_plan
 
-    chosen = recipe.load(model)
+    chosen = recipe.load(model, has_data=samples.source() is not None)
     for destination in (output, sketches):
         if destination is not None and destination != STANDARD_OUTPUT:
             others = [*samples.files(), recipe.file(), weights]

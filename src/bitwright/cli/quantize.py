@@ -120,13 +120,13 @@ def quantize_command(model: opt.ModelOrFolder, *, options: QuantizeOptions, scre
     Activations get their ranges from --data. The result is run beside the float model before it is
     written, and what was found is shown last, with the command to go on with.
     """
-    options.samples.source()  # refuses options that clash
+    data = options.samples.source()  # refuses options that clash
     options.check(model)
 
     from bitwright.api import quantize
     from bitwright.cli.summary import folder_parts
 
-    chosen = options.recipe.load(model)
+    chosen = options.recipe.load(model, has_data=data is not None)
     options.check_destinations(model)  # before the work starts, not after it
     result: Any  # a Result, or the FolderResult of a folder
     with written(options.output) as file:

@@ -40,8 +40,9 @@ class RecipeChoice:
     )
     bits: float | None = option(
         "N",
-        "Bits of weight-only weights: 2 to 8, or an average such as 4.5, for which those "
-        "that lose most get twice as many as the others.",
+        "Bits of a language model's weights. 8: --dynamic. 2 to 7, or an average such as 4.5, for "
+        "which those that lose most get twice as many as the others: the recipe int4, or int4-rtn "
+        "without data. Beside a recipe of weights alone: its bits.",
     )
     ranges: str | None = option(
         "METHOD",
@@ -101,6 +102,8 @@ class RecipeChoice:
 
         if self.bits is None:
             return {}
+        if chosen.mode == "dynamic" and self.bits == 8:
+            return {}
         if chosen.mode != "weight-only":
             raise RecipeError(
                 f"--bits is for weights whose activations stay float, and recipe {chosen.name!r} "
@@ -130,7 +133,17 @@ class RecipeChoice:
         path = Path(self.recipe or "")
         return path if path.suffix else None
 
-    def load(self, model: Path | None = None) -> Recipe:
+    def _name(self, *, has_data: bool) -> str | None:
+        """Return the recipe that is meant, by its name or by what is asked of it."""
+        if self.recipe is not None:
+            return self.recipe
+        if self.dynamic or self.bits == 8:
+            return "int8-dynamic"
+        if self.bits is None:
+            return None
+        return "int4" if has_data else "int4-rtn"
+
+    def load(self, model: Path | None = None, *, has_data: bool = True) -> Recipe:
         """Return the recipe that the options ask for, for a model where encodings are given."""
         import msgspec
 
@@ -139,8 +152,7 @@ class RecipeChoice:
         from bitwright.cli.settings import change_recipe
         from bitwright.errors import RecipeError
 
-        name = "int8-dynamic" if self.dynamic and self.recipe is None else self.recipe
-        chosen = load_recipe(name, self.target)
+        chosen = load_recipe(self._name(has_data=has_data), self.target)
         tuned = chosen.fine_tune
         learning = None if tuned is None else type(tuned).__struct_config__.tag
         if self.iterations is not None and self.fine_tune is None and learning is None:
