@@ -362,7 +362,7 @@ def test_a_flag_that_was_renamed_is_found_by_its_old_name(run, old, new):
 
 
 def test_missing_arguments_and_unknown_commands(run, tmp_path, model):
-    check_refused(run("quantize", model), tmp_path, "Missing option", code=2)
+    check_refused(run("apply", model, model), tmp_path, "Missing option", code=2)
     check_refused(run("inspect"), tmp_path, "Missing argument", code=2)
     sentence = "No such command 'quantise'. Did you mean 'quantize'? See 'bitwright --help'."
     check_refused(run("quantise"), tmp_path, sentence, code=2)

@@ -284,3 +284,36 @@ def test_shapes_are_fixed_for_low_bit_weights_as_well(run, tmp_path, out):
     assert "has open sizes, and the target takes fixed shapes only" in answer.out
     answer = run(*words, "--fix-shape", "n=4")
     assert "intel-openvino:npu runs it" in answer.out
+
+
+def test_data_may_stand_behind_the_model_and_the_result_beside_it(run, model, data, tmp_path):
+    beside = tmp_path / "own" / "net.onnx"
+    beside.parent.mkdir()
+    beside.write_bytes(model.read_bytes())
+    answer = run("quantize", beside, data, "--for", "size")
+    written = beside.with_name("net-int8.onnx")
+    assert answer.code == 0 and f"Written to: {written}" in answer.out
+    first = written.read_bytes()
+    again = run("quantize", beside, data)
+    assert again.code == 2 and "net-int8.onnx is there already; say with -o" in again.err
+    assert written.read_bytes() == first
+    named = run("quantize", beside, "-o", tmp_path / "o.onnx", "--data", data, "--for", "size")
+    assert named.code == 0 and (tmp_path / "o.onnx").read_bytes() == first
+    both = run("quantize", beside, data, "--data", data, "-o", tmp_path / "p.onnx")
+    assert both.code == 2 and "and --data are one thing; drop one" in both.err
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["--recipe", "int4-rtn"], "net-int4.onnx"),
+        (["--recipe", "float16"], "net-float16.onnx"),
+        (["--dynamic", "--force-dynamic"], "net-int8.onnx"),
+    ],
+)
+def test_the_name_beside_the_model_says_what_is_in_it(run, model, tmp_path, words, name):
+    beside = tmp_path / "net.onnx"
+    beside.write_bytes(model.read_bytes())
+    answer = run("quantize", beside, *words, "--json", "--no-timing")
+    assert answer.code == 0, answer.err
+    assert (tmp_path / name).is_file()

@@ -26,11 +26,12 @@ from bitwright.cli.groups import expand_groups, make_group, options_of
 from bitwright.cli.inspect import inspect_command
 from bitwright.cli.plan import plan_command
 from bitwright.cli.preprocess import preprocess_command
-from bitwright.cli.quantize import quantize_command
+from bitwright.cli.quantize import HELP, quantize_command
 from bitwright.cli.recipes import recipes_command
 from bitwright.cli.report import report_command
 from bitwright.cli.retarget import retarget_command
 from bitwright.cli.sensitivity import sensitivity_command
+from bitwright.cli.short_help import Overview, with_short_help
 from bitwright.cli.stopping import Stopping
 from bitwright.cli.tune import tune_command
 from bitwright.cli.verify import verify_command
@@ -113,14 +114,16 @@ def run(arguments: Sequence[str] | None, stopping: Stopping) -> int:
 def _make_app() -> typer.Typer:
     app = typer.Typer(
         name="bitwright",
+        cls=Overview,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
         # Frames leave a third of a terminal to the sentences, and cut long words short.
         rich_markup_mode=None,
     )
     app.callback(invoke_without_command=True)(_top)
+    pages = {"quantize": with_short_help(HELP)}
     for name, command in _COMMANDS.items():
-        app.command(name)(_with_common_options(expand_groups(command)))
+        app.command(name, cls=pages.get(name))(_with_common_options(expand_groups(command)))
     return app
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bitwright.recipe import Recipe
     from bitwright.verification import Verification
 
-__all__ = ["quantize_command"]
+__all__ = ["HELP", "quantize_command"]
 
 _GO_WITH_QAT = {"format", "exclude", "op_types"}
 
@@ -28,7 +28,12 @@ _GO_WITH_QAT = {"format", "exclude", "op_types"}
 class QuantizeOptions:
     """How a model is to be quantized, by which data, and where the result goes."""
 
-    output: opt.Output
+    output: Path | None = option(
+        "OUT",
+        "Where to write the result; - for a pipe. NAME-int8.onnx beside the model if not given.",
+        "--output",
+        "-o",
+    )
     weights: opt.Weights = None
     samples: opt.SampleOptions
     holdout: bool = option(
@@ -65,7 +70,8 @@ class QuantizeOptions:
         if len(set(named)) < len(named):
             raise typer.BadParameter("--output, --plan-out and --sketches must be different files")
         if model.is_dir():
-            refuse_pipe(self.output, "of a folder of models it writes a folder")
+            if self.output is not None:
+                refuse_pipe(self.output, "of a folder of models it writes a folder")
             alone = {"--qat": self.qat, "--plan-out": self.plan_out, "--sketches": self.sketches}
             for option, value in alone.items():
                 if value:
@@ -75,6 +81,19 @@ class QuantizeOptions:
             later |= {"weights": self.weights, "timing": self.timing}
             later |= {"memory_budget": self.run.memory_budget, "engine": self.run.engine}
             _refuse_calibration({**asdict(self.recipe), **self.placing.words(), **later})
+
+    def with_output(self, model: Path, chosen: Recipe) -> QuantizeOptions:
+        """Return the options with a file beside the model to write, where none is named."""
+        if self.output is not None:
+            return self
+        bits = chosen.weights.bits if chosen.mode == "weight-only" else chosen.weight.bits
+        whole = chosen.mode == "weight-only" or chosen.weight.is_integer
+        tag = f"int{bits}" if whole else chosen.weight.name
+        name = model.resolve().name if model.is_dir() else model.stem
+        output = model.with_name(f"{name}-{tag}{'' if model.is_dir() else '.onnx'}")
+        if output.exists():
+            raise typer.BadParameter(f"{output} is there already; say with -o where to write")
+        return replace(self, output=output)
 
     def check_destinations(self, model: Path) -> None:
         """Refuse to overwrite what is read."""
@@ -114,12 +133,56 @@ class QuantizeOptions:
         return " ".join(filter(None, (self.recipe.words(), opt.typed(further))))
 
 
-def quantize_command(model: opt.ModelOrFolder, *, options: QuantizeOptions, screen: Screen) -> None:
+HELP = """\
+Usage: bitwright quantize MODEL [DATA] [-o OUT]
+
+  Make MODEL smaller and faster; say how close to float it stays, and at
+  which speed.
+
+  MODEL   an .onnx file, or the folder of a language model
+  DATA    images, .npy, .npz, .csv, text; none with --dynamic or --bits
+
+What you want
+  --for speed|size|balanced   what to prefer; slower integers stay float
+  --target NAME               where it will run: 'bitwright recipes' has them
+  --dynamic                   without data: ranges are measured at every run
+  --bits N                    language models: 4, 8, or an average such as 4.5
+  --recipe NAME|FILE          exactly this; --set KEY=VALUE changes a field
+  --effort LEVEL              low, standard, medium or high: how long to look
+Your data
+  --transform TEXT   --tokenizer FILE   --limit N   --random-data N
+Which nodes
+  --exclude NODE|re:...       leave float
+Output
+  -o, --output OUT            NAME-int8.onnx beside MODEL if not given
+  --plan-out FILE             what was decided, to be read, edited and applied
+  --json   -q, --quiet   -v, --verbose
+
+Every other option: bitwright quantize --help-all
+
+  bitwright quantize model.onnx photos/     bitwright quantize llm/ --bits 4
+"""
+"""What `bitwright quantize --help` says; `--help-all` lists every option."""
+
+
+def quantize_command(
+    model: opt.ModelOrFolder,
+    calibration: Annotated[
+        Path | None, typer.Argument(metavar="DATA", help="Calibration data, as for --data.")
+    ] = None,
+    *,
+    options: QuantizeOptions,
+    screen: Screen,
+) -> None:
     """Quantize a model, or a folder of models, and write it.
 
     Activations get their ranges from --data. The result is run beside the float model before it is
     written, and what was found is shown last, with the command to go on with.
     """
+    if calibration is not None:
+        if options.samples.data is not None:
+            raise typer.BadParameter(f"DATA ({calibration}) and --data are one thing; drop one")
+        options = replace(options, samples=replace(options.samples, data=calibration))
     data = options.samples.source()  # refuses options that clash
     options.check(model)
 
@@ -127,6 +190,8 @@ def quantize_command(model: opt.ModelOrFolder, *, options: QuantizeOptions, scre
     from bitwright.cli.summary import folder_parts
 
     chosen = options.recipe.load(model, has_data=data is not None)
+    options = options.with_output(model, chosen)
+    assert options.output is not None
     options.check_destinations(model)  # before the work starts, not after it
     result: Any  # a Result, or the FolderResult of a folder
     with written(options.output) as file:
@@ -168,7 +233,7 @@ def _show(model: Path, result: Result, options: QuantizeOptions, screen: Screen)
         save_plan(result.plan, plan_out, as_encodings=plan_out.suffix == ENCODINGS)
     shown_plan = None if plan_out is None else str(plan_out)
     on = found = None
-    if output != STANDARD_OUTPUT:
+    if output is not None and output != STANDARD_OUTPUT:
         on = next_command(result, model, options.samples, again=options.words(), target=target)
         found = _verified(output, target)
     parts = result_parts(result, verbose=screen.verbose, plan_path=shown_plan)
