@@ -93,9 +93,10 @@ zoo: $(ZOO_STAMP)
 
 # Hostile and random inputs (docs/reliability.md), each in a process of its own. It goes on where it was stopped.
 FUZZ_CASES ?= 20000
+FUZZ_FIRST ?= 0
 
 fuzz: $(STAMP)
-	$(BIN)/python -m fuzz run --cases $(FUZZ_CASES)
+	$(BIN)/python -m fuzz run --cases $(FUZZ_CASES) --first $(FUZZ_FIRST)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

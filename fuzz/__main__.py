@@ -113,6 +113,7 @@ def _run(first: int, count: int, state: Path, seeds: Path) -> int:
     verdicts = state / "verdicts.jsonl"
     lines = verdicts.read_text().splitlines() if verdicts.exists() else []
     done = {json.loads(line)["seed"] for line in lines}
+    print(f"cases {first} to {first + count - 1}", flush=True)
     with verdicts.open("a") as file:
         for seed in range(first, first + count):
             if seed in done:
@@ -140,7 +141,7 @@ def _judge(seed: int, seeds: Path, parent: Path, keep: Path | None = None) -> Ve
 
     folder = parent / str(seed)
     _remove(folder)
-    valid = kind_of(seed) == "random_graph"
+    valid = kind_of(seed) in ("random_graph", "size_arithmetic")
 
     def prepare(folder: Path) -> list[str]:
         words = make_case(seed, folder, seeds)

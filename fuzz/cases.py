@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 
 import bitwright
-from fuzz.graphs import make_graph
+from fuzz.graphs import make_graph, make_size_arithmetic
 from fuzz.mutation import TEXTS, mutate_bytes, mutate_json, mutate_message
 
 Words = list[str]
@@ -184,10 +184,71 @@ def _damaged_text(rng: random.Random, _: int, folder: Path, seeds: Path) -> Word
     return ["quantize", str(seeds / "words.onnx"), "-o", "q.onnx", "--recipe", "int4", *words]
 
 
+EVIL = "\x1b[31m\x07\nerror: forged\x9b31m\u202e"
+
+
+def _hostile_names(rng: random.Random, _: int, folder: Path, seeds: Path) -> Words:
+    """A model in which names command a terminal, or forge a line."""
+    model = onnx.load(rng.choice(sorted((seeds / "models").iterdir())))
+    named = {value.name for value in (*model.graph.input, *model.graph.initializer)}
+    named |= {name for node in model.graph.node for name in node.output}
+    chosen = {name: name + EVIL for name in sorted(named) if name and rng.random() < 0.5}
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        value.name = chosen.get(value.name, value.name)
+    for tensor in model.graph.initializer:
+        tensor.name = chosen.get(tensor.name, tensor.name)
+    for node in model.graph.node:
+        node.name += EVIL if rng.random() < 0.5 else ""
+        for names in (node.input, node.output):
+            names[:] = [chosen.get(name, name) for name in names]
+    model.producer_name = EVIL
+    onnx.save(model, folder / "m.onnx")
+    random_data = ["--random-data", "2"]
+    return rng.choice(
+        (
+            ["inspect", "m.onnx"],
+            ["inspect", "m.onnx", "--json"],
+            ["quantize", "m.onnx", "-o", "q.onnx", *_recipe(rng), *random_data],
+            ["quantize", "m.onnx", "-o", "q.onnx", "--exclude", "nothing", *random_data],
+            ["plan", "m.onnx", "-o", "p.json", "--recipe", "int8", *random_data],
+            ["verify", "m.onnx", "--target", "npu-cnn"],
+            ["verify", "m.onnx", "--target", "npu-cnn", "--format", "junit"],
+            ["compare", "m.onnx", "m.onnx", *random_data],
+        )
+    )
+
+
+def _damaged_work(rng: random.Random, _: int, folder: Path, seeds: Path) -> Words:
+    """A folder of finished parts, some of them damaged since."""
+    shutil.copytree(seeds / "work", folder / "work")
+    for path in rng.sample(sorted((folder / "work").iterdir()), rng.choice((1, 1, 2))):
+        kind = rng.randrange(4)
+        if kind == 0:
+            path.unlink()
+        elif kind == 1:
+            path.write_bytes(bytes(path.stat().st_size))
+        else:
+            path.write_bytes(mutate_bytes(path.read_bytes(), rng))
+    model, data = str(seeds / "models" / "digits.onnx"), str(seeds / "data.npy")
+    words = ["--recipe", "int4-gptq", "--data", data, "--work", "work"]
+    return ["quantize", model, "-o", "q.onnx", *words]
+
+
+def _size_arithmetic(rng: random.Random, seed: int, folder: Path, _: Path) -> Words:
+    """A model that computes a size in float: its outputs must keep their shapes."""
+    onnx.save(make_size_arithmetic(seed), folder / "m.onnx")
+    recipe = rng.choice(("int8", "int8-per-channel", "xint8", "a16w8", "float16", "npu-cnn"))
+    words = ["--recipe", recipe, "--random-data", "2", "--input-shape", "x=1x3x16x16"]
+    return ["quantize", "m.onnx", "-o", "q.onnx", *words]
+
+
 Maker = Callable[[random.Random, int, Path, Path], Words]
 KINDS: tuple[tuple[Maker, int], ...] = (
-    (_random_graph, 40),
-    (_damaged_model, 40),
+    (_random_graph, 36),
+    (_damaged_model, 36),
+    (_hostile_names, 3),
+    (_damaged_work, 2),
+    (_size_arithmetic, 3),
     (_damaged_plan, 6),
     (_damaged_recipe, 6),
     (_damaged_sketches, 2),

@@ -73,6 +73,47 @@ class Graph:
         return self.rng.choice(fit[-4:]) if fit else None
 
 
+def make_size_arithmetic(seed: int) -> onnx.ModelProto:
+    """Return a convolution, and what changes its size by numbers computed in float."""
+    rng, numbers = random.Random(seed), np.random.default_rng(seed)
+    weight = numbers.normal(size=(4, 3, 3, 3)).astype(np.float32)
+    constants = {"w": weight, "zeros": np.zeros(4, np.int64)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv", pads=[1] * 4),
+        helper.make_node("Shape", ["c"], ["shape"], name="shape"),
+        helper.make_node("Cast", ["shape"], ["s0"], name="cast", to=onnx.TensorProto.FLOAT),
+    ]
+    size = "s0"
+    for step in range(rng.randrange(1, 4)):
+        op, value = rng.choice(
+            (("Mul", 1.0), ("Add", 0.0), ("Min", 1e4), ("Max", 1.0), ("Div", 1.0), ("Abs", None))
+        )
+        inputs = [size]
+        if value is not None:
+            constants[f"v{step}"] = np.full(4, value, np.float32)
+            inputs.append(f"v{step}")
+        size = f"s{step + 1}"
+        nodes.append(helper.make_node(op, inputs, [size], name=f"size{step}"))
+    kind = rng.choice(("Slice", "Expand", "Reshape", "Resize"))
+    if kind == "Resize":  # twice as high and wide
+        constants["double"] = np.array([1, 1, 2, 2], np.float32)
+        nodes.append(helper.make_node("Mul", ["s0", "double"], ["wanted"], name="wanted"))
+        nodes.append(helper.make_node("Div", ["wanted", size], ["scales"], name="scales"))
+        nodes.append(helper.make_node("Resize", ["c", "", "scales"], ["y"], name="resize"))
+    else:
+        cast = helper.make_node("Cast", [size], ["end"], name="back", to=onnx.TensorProto.INT64)
+        inputs = ["c", "zeros", "end"] if kind == "Slice" else ["c", "end"]
+        nodes += [cast, helper.make_node(kind, inputs, ["y"], name="end")]
+    graph = helper.make_graph(
+        nodes,
+        "size_arithmetic",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 3, "h", "w"])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [None] * 4)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
 def make_graph(seed: int) -> onnx.ModelProto:
     """Return a random model that ONNX Runtime runs."""
     rng = random.Random(seed)

@@ -66,6 +66,13 @@ def write_seeds(folder: Path) -> None:
         progress=False,
     )
     result.plan.save(folder / "plan.json")
+    bitwright.quantize(
+        demo.model_path,
+        data=demo.calibration[:4],
+        recipe="int4-gptq",
+        work=folder / "work",
+        progress=False,
+    )
     for name in ("int8", "int4", "npu-cnn", "int8-dynamic", "int4-mixed"):
         (folder / f"{name}.recipe.json").write_text(bitwright.load_recipe(name).to_json())
     (folder / "done").touch()

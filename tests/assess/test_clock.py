@@ -173,6 +173,14 @@ def test_the_shortest_of_the_runs_of_a_turn_counts(monkeypatch):
     assert runner._run(3) == 3.0
 
 
+def test_a_clock_that_goes_in_steps_times_short_runs_all_the_same(monkeypatch):
+    monkeypatch.setattr(clock.time, "process_time", lambda: 7.0)
+    model = make_mlp()
+    loaded = graph.load_model(model)
+    [found] = time_models([loaded] * 2, make_samples(model, 1) * 2, budget=0.2)
+    assert 0 < found.ratio < math.inf
+
+
 def test_a_sample_is_fed_in_the_types_of_the_model():
     model = make_mlp()
     halves = graph.load_model(retype(model, np.float16, TensorProto.FLOAT16))

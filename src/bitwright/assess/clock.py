@@ -327,12 +327,13 @@ class _Runner:
 
     def _run(self, times: int) -> float:
         """Return the shortest of some runs: other programs make runs longer, never shorter."""
-        shortest = math.inf
+        shortest, start = math.inf, time.perf_counter()
         for _ in range(times):
             begun = self._clock()
             run_session(self._session, self._feeds)
             shortest = min(shortest, self._clock() - begun)
-        return shortest
+        # A clock that goes in steps, as in sandboxes, gives 0 for a short run.
+        return shortest or (time.perf_counter() - start) / times
 
 
 def fit_sample(sample: Mapping[str, Any], model: ir.Model) -> dict[str, Any]:
