@@ -2,12 +2,13 @@
 
 Each tool runs in a process of its own. A row has the metric of the model's user on samples that
 were not calibrated on, with a 95 % interval from 1,000 bootstrap resamples; `to float` is the
-difference from float on the same resamples. SQNR is that of the worst output. Integer products are
-the convolutions, matrix products and recurrent layers that ONNX Runtime computes in integers, as
-its profile of one run says, by count and by multiply-adds. Latency is CPU time of one thread, the
-models run in turn, and 1.00 is float, with the 10th and the 90th percentile of the turns; time is
-CPU time, too. What `accuracy_tasks.py` fetches and trains stays in `benchmarks/.cache`.
-`peers.py` has more tools, each in an environment of its own.
+difference from float on the same resamples, and `differs` the share of decisions (classes, letters,
+boxes) that are not float's, which has far less noise than labels. SQNR is that of the worst output.
+Integer products are the convolutions, matrix products and recurrent layers that ONNX Runtime
+computes in integers, as its profile of one run says, by count and by multiply-adds. Latency is CPU
+time of one thread, the models run in turn, and 1.00 is float, with the 10th and the 90th percentile
+of the turns; time is CPU time, too. What `accuracy_tasks.py` fetches and trains stays in
+`benchmarks/.cache`. `peers.py` has more tools, each in an environment of its own.
 
     pip install torch scikit-learn scipy pillow tokenizers
     python -m venv peers && peers/bin/pip install nncf==3.4.0 onnxsim==0.8.1 onnxruntime
@@ -84,6 +85,8 @@ class Row:
     interval: tuple[float, float] = (math.nan, math.nan)
     difference: float = math.nan
     difference_interval: tuple[float, float] = (math.nan, math.nan)
+    differs: float = math.nan
+    """Share of decisions that are not those of the float model."""
     sqnr: float = math.nan
     integer_products: int = 0
     products: int = 0
@@ -158,8 +161,8 @@ def multiply_adds(name: str, index: int, found: dict[str, Any]) -> int:
     return math.prod(output) * (math.prod(first) // max(math.prod(output[:-1]), 1))
 
 
-def run_all(path: Path, task: Task) -> tuple[np.ndarray, list[list[np.ndarray]]]:
-    """Return the grades of a model, and its float outputs for the first samples."""
+def run_all(path: Path, task: Task) -> tuple[list[Any], list[list[np.ndarray]]]:
+    """Return the answers of a model, and its float outputs for the first samples."""
     session = open_model(path)
     answers, outputs = [], []
     for index, sample in enumerate(task.evaluation):
@@ -167,7 +170,7 @@ def run_all(path: Path, task: Task) -> tuple[np.ndarray, list[list[np.ndarray]]]
         answers.append(task.read(found))
         if index < SQNR_SAMPLES:
             outputs.append([x for x in found if x.dtype == np.float32])
-    return task.grade(answers), outputs
+    return answers, outputs
 
 
 def worst_sqnr(wanted: list[list[np.ndarray]], got: list[list[np.ndarray]]) -> float:
@@ -263,6 +266,7 @@ class Reference:
     draws: np.ndarray
     """The metric of resamples."""
     outputs: list[list[np.ndarray]]
+    answers: list[Any]
 
     @property
     def model(self) -> Path:
@@ -279,13 +283,14 @@ def lay_out(name: str, samples: int, folder: Path) -> Reference:
     model = folder / "float.onnx"
     onnx.save(task.model, model)
     prepare_for_peer(model)
-    grades, outputs = run_all(model, task)
+    answers, outputs = run_all(model, task)
+    grades = task.grade(answers)
     draws = bootstrap(task, grades)
     row = Row(
         name, "float", metric=task.metric, score=task.summary(grades), interval=middle(draws),
         products=count_products(model, task.evaluation[0])[1], size=model.stat().st_size / 1e6,
     )  # fmt: skip
-    return Reference(name, task, folder, row, draws, outputs)
+    return Reference(name, task, folder, row, draws, outputs, answers)
 
 
 def judge(reference: Reference, tool: str, python: str) -> tuple[Row, np.ndarray | None]:
@@ -296,15 +301,18 @@ def judge(reference: Reference, tool: str, python: str) -> tuple[Row, np.ndarray
         return Row(name, tool, error=done), None
     path = path_of(reference.folder, tool)
     try:
-        grades, got = run_all(path, task)
+        answers, got = run_all(path, task)
         integer, products, work = count_products(path, task.evaluation[0])
     except RUNTIME_ERRORS as error:
         return Row(name, tool, error=str(error).splitlines()[0][:160]), None
+    grades = task.grade(answers)
     draws, score = bootstrap(task, grades), task.summary(grades)
+    pairs = zip(answers, reference.answers, strict=True)
     row = Row(
         name, tool, metric=task.metric, score=score, interval=middle(draws),
         difference=score - reference.row.score,
         difference_interval=middle(draws - reference.draws),
+        differs=float(np.mean([task.differ(found, wanted) for found, wanted in pairs])),
         sqnr=worst_sqnr(reference.outputs, got), integer_products=integer, products=products,
         integer_work=work, seconds=done.seconds, cpu_seconds=done.extra["cpu"],
         process_seconds=done.extra["whole"], peak=done.peak,
@@ -333,7 +341,7 @@ def measure(name: str, options: argparse.Namespace) -> list[Row]:
 
 
 HEADER = (
-    "model", "tool", "metric", "95 %", "to float", "95 %", "SQNR", "integer products",
+    "model", "tool", "metric", "95 %", "to float", "95 %", "differs", "SQNR", "integer products",
     "multiply-adds", "latency", "time", "peak memory",
 )  # fmt: skip
 
@@ -351,12 +359,13 @@ def cells(row: Row) -> tuple[str, ...]:
     low, high = row.interval
     score = f"{100 * row.score:.2f}", f"{100 * low:.1f} to {100 * high:.1f}"
     if row.tool == "float":
-        end = "", "", "", f"0 of {row.products}", "", "1.00", "", ""
+        end = "", "", "", "", f"0 of {row.products}", "", "1.00", "", ""
         return (row.model, row.tool, f"{score[0]} {row.metric}", score[1], *end)
     low, high = row.difference_interval
     return (
         row.model, row.tool, *score, f"{100 * row.difference:+.2f}",
-        f"{100 * low:+.1f} to {100 * high:+.1f}", f"{row.sqnr:.1f} dB",
+        f"{100 * low:+.1f} to {100 * high:+.1f}", f"{100 * row.differs:.2f} %",
+        f"{row.sqnr:.1f} dB",
         f"{row.integer_products} of {row.products}", f"{row.integer_work:.0%}",
         latency_cell(row), f"{row.cpu_seconds:.1f} s", f"{row.peak:.0f} MB",
     )  # fmt: skip

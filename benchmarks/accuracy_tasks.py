@@ -102,12 +102,30 @@ class Task:
     """From all answers to one row for each unit of the bootstrap."""
     summary: Callable[[np.ndarray], float] = mean
     """From rows to the metric; higher is better."""
+    differ: Callable[[Any, Any], float] = lambda a, b: float(a != b)
+    """From what is kept of a sample by two models to the share of decisions that differ."""
     transformer: bool = False
 
 
 def equal_to(labels: Sequence[Any]) -> Callable[[Answers], np.ndarray]:
     """Return the grades of answers that are right or wrong."""
     return lambda answers: np.array([a == b for a, b in zip(answers, labels, strict=True)], float)
+
+
+def edits(text: str, other: str) -> float:
+    """Return the share of the longer text that must be edited to get the other one."""
+    row = np.arange(len(other) + 1)
+    for place, letter in enumerate(text, 1):
+        changed = row[:-1] + np.array([letter != found for found in other], int)
+        row = np.concatenate([[place], np.minimum(changed, row[1:] + 1)])
+        row = np.minimum.accumulate(row - np.arange(len(row))) + np.arange(len(row))
+    return float(row[-1]) / max(len(text), len(other), 1)
+
+
+def boxes_differ(found: Any, wanted: Any) -> float:
+    """Return 1 - F1 of boxes; 0 where neither model has any."""
+    hits, ours, theirs = match(found, wanted)
+    return 1 - 2 * hits / (ours + theirs) if ours + theirs else 0.0
 
 
 def top_class(outputs: list[np.ndarray]) -> int:
@@ -127,6 +145,7 @@ def recognize(samples: int) -> Task:
         "% exact lines",
         lambda outputs: decode(outputs[0], characters),
         equal_to([line.text for line in lines]),
+        differ=edits,
     )
 
 
@@ -225,6 +244,7 @@ def detect_text(samples: int) -> Task:
         text_boxes,
         lambda answers: np.array([match(a, b) for a, b in zip(answers, labels, strict=True)]),
         harmonic_mean,
+        boxes_differ,
     )
 
 
@@ -313,6 +333,7 @@ def detect_bodies(samples: int) -> Task:
         found_objects,
         lambda answers: np.array([match(a, b) for a, b in zip(answers, wanted, strict=True)]),
         harmonic_mean,
+        boxes_differ,
     )
 
 
@@ -437,6 +458,7 @@ def detect_speech(samples: int) -> Task:
         lambda outputs: outputs[0].reshape(-1),
         lambda answers: np.stack([np.stack(answers), labels], axis=-1),
         lambda grades: area_under_roc(grades[..., 0], grades[..., 1] > 0),
+        lambda a, b: float(np.mean((a > 0.5) != (b > 0.5))),
     )
 
 
@@ -491,6 +513,7 @@ def embed_sentences(samples: int) -> Task:
         "% found first of 300",
         read,
         grade,
+        differ=lambda a, b: float(np.linalg.norm(a - b)),  # as far as rankings can move
         transformer=True,
     )
 
@@ -521,6 +544,7 @@ def price_diamonds(samples: int) -> Task:
         "% within a tenth",
         lambda outputs: float(outputs[0][0]),
         lambda answers: (np.abs(np.exp(np.array(answers) - wanted) - 1) < 0.1).astype(float),
+        differ=lambda a, b: float(abs(a - b) > 0.01),  # by more than a hundredth of the price
     )
 
 

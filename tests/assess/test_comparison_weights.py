@@ -14,7 +14,8 @@ from bitwright.graph.quantized_ops import DEQUANTIZERS
 
 
 @pytest.mark.parametrize(
-    "recipe", ["int8", "int8-per-channel", "a8w4", "a16w8", {"block_size": 4, "weight": "int4"}]
+    "recipe",
+    ["int8", "int8-per-channel", {"weight": "int4"}, "a16w8", {"block_size": 4, "weight": "int4"}],
 )
 def test_weights_are_restored_to_within_a_step(recipe):
     blocks = isinstance(recipe, dict)

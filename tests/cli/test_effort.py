@@ -5,7 +5,8 @@ import pytest
 def test_quantize_lists_the_steps_of_its_effort(run, model, data, out):
     answer = run("quantize", model, "-o", out, "--data", data, "--effort", "medium", "--json")
     assert answer.code == 0
-    assert sum(note.startswith("effort: ") for note in answer.json["notes"]) == 6
+    [note] = [note for note in answer.json["notes"] if note.startswith("effort medium")]
+    assert note.count(" dB") > 4
     assert answer.json["samples_are_unseen"]
     assert answer.json["output"] == str(out)
 

@@ -1,3 +1,5 @@
+from itertools import chain
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -64,16 +66,18 @@ def test_impossible_splits_are_refused():
 
 
 @pytest.mark.parametrize("count", [8, 9, 40, 200])
-def test_two_halves_and_the_holdout_make_the_whole(count):
+def test_folds_and_the_holdout_make_the_whole(count):
     stream = [{"x": np.float32([number])} for number in range(count)]
     samples = open_data(stream, [InputSpec("x", np.dtype("float32"), (1,))])
     split = split_samples(samples)
-    given = (*split.halves, split.holdout)
+    given = (*split.folds, split.holdout)
     parts = [[int(sample["x"][0]) for sample in part] for part in given]
     assert sorted(number for part in parts for number in part) == list(range(count))
     assert [part.len_hint for part in given] == [len(part) for part in parts]
-    assert 0 <= len(parts[0]) - len(parts[1]) <= 1
-    assert [int(sample["x"][0]) for sample in split.calibration] == sorted(parts[0] + parts[1])
+    *folds, holdout = parts
+    assert 0 <= len(folds[0]) - len(folds[-1]) <= 1
+    assert [int(sample["x"][0]) for sample in split.calibration] == sorted(chain(*folds))
+    assert [int(sample["x"][0]) for sample in split.but_last] == sorted(chain(*folds[:-1]))
     held = HoldoutSplit(stream)
     list(held)
-    assert parts[2] == [int(sample["x"][0]) for sample in held.holdout]
+    assert holdout == [int(sample["x"][0]) for sample in held.holdout]

@@ -11,8 +11,10 @@ import bitwright
 from bitwright import AdaRound, Recipe, load_recipe
 from bitwright.data import HoldoutSplit
 from bitwright.errors import DataError, PlanError, RecipeError
-from bitwright.jobs.bias_correction import _thinning
 from bitwright.numerics.types import INT8, INT16
+
+A8W4 = load_recipe("a8w4").replace(rounding="squant")
+"""Weights of 4 bits, whose plan is complete without data."""
 
 
 def make_layers(*, biased=True):
@@ -119,14 +121,14 @@ def test_the_plan_holds_the_shifts_and_applies_without_data():
     model = make_layers()
     samples = positive_samples(model)
     for mode in ("fast", "sequential"):
-        recipe = load_recipe("a8w4").replace(bias_correction=mode)
+        recipe = A8W4.replace(bias_correction=mode)
         plan = bitwright.make_plan(model, data=samples, recipe=recipe, progress=False)
         assert {len(shift) for shift in plan.bias_shifts.values()} == {4, 5, 6}
         again = bitwright.QuantPlan.from_json(plan.to_json())
         assert again == plan
         first, second = (bitwright.apply_plan(p, model).to_proto() for p in (plan, again))
         assert first.SerializeToString() == second.SerializeToString()
-        plain = bitwright.make_plan(model, data=samples, recipe="a8w4", progress=False)
+        plain = bitwright.make_plan(model, data=samples, recipe=A8W4, progress=False)
         off = bitwright.apply_plan(plain, model).to_proto()
         assert mean_error(model, first, samples) < mean_error(model, off, samples)
 
@@ -198,7 +200,7 @@ def test_a_plan_with_shifts_that_do_not_fit_is_refused():
 def test_a_layer_that_is_put_back_to_float_keeps_its_own_bias():
     model = make_layers()
     samples = positive_samples(model, 16)
-    recipe = load_recipe("a8w4").replace(bias_correction="fast")
+    recipe = A8W4.replace(bias_correction="fast")
     plan = bitwright.make_plan(model, data=samples, recipe=recipe, progress=False)
     found = bitwright.find_sensitivity(model, plan, data=samples[:2], progress=False)
     better = found.proposal(regain=1.0, most=1.0).plan
@@ -236,7 +238,7 @@ def make_product(*, behind=()):
     return build(steps, {"x": [1, 4]}, {"y": [1, 6]}, constants)
 
 
-def plan_of(model, samples, mode, recipe="a8w4"):
+def plan_of(model, samples, mode, recipe=A8W4):
     wanted = load_recipe(recipe).replace(bias_correction=mode)
     return bitwright.make_plan(model, data=samples, recipe=wanted, progress=False)
 
@@ -344,9 +346,7 @@ def test_gains_lower_the_error_of_coarse_weights(product, behind):
     samples = [{"x": (c + 0.3 * rng.normal(size=(1, 16))).astype(np.float32)} for c in common]
     for sample in samples:
         sample["x"][:, 0] = 0.05
-    recipe = load_recipe("a8w4").replace(
-        bias_correction="sequential", rounding="nearest", per_channel=True
-    )
+    recipe = A8W4.replace(bias_correction="sequential", rounding="nearest", per_channel=True)
     plans = [
         bitwright.make_plan(model, data=samples, recipe=recipe.replace(**changes), progress=False)
         for changes in ({"bias_correction": "off"}, {}, {"gain_correction": True})
@@ -394,9 +394,3 @@ def test_a_plan_with_gains_that_do_not_fit_is_refused():
     plan = msgspec.structs.replace(plan, weight_gains={"other": [1.0]})
     with pytest.raises(PlanError, match="gains for 'other', of which it has no entry"):
         bitwright.apply_plan(plan, model)
-
-
-def test_places_are_thinned_out_and_channels_are_not():
-    whole, every_other = slice(None), slice(1, None, 2)
-    assert _thinning((1, 16, 64, 64), 1) == (whole, whole, every_other, every_other)
-    assert _thinning((1, 16, 8, 8), 1) == (whole,) * 4

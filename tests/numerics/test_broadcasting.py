@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bitwright.errors import RecipeError
-from bitwright.numerics.broadcasting import along_axis, broadcast_parameters
+from bitwright.numerics.broadcasting import along_axis, broadcast_parameters, some_places
 
 
 @pytest.mark.parametrize(("axis", "shape"), [(0, (3, 1, 1)), (1, (1, 3, 1)), (-1, (1, 1, 3))])
@@ -39,3 +39,9 @@ def test_the_last_block_may_be_shorter():
 def test_values_that_do_not_fit_are_refused(shape, axis, block_size, said):
     with pytest.raises(RecipeError, match=said):
         broadcast_parameters(np.ones(shape), (4, 6), axis, block_size)
+
+
+def test_places_are_thinned_out_and_channels_are_not():
+    whole, every_other = slice(None), slice(1, None, 2)
+    assert some_places((1, 16, 64, 64), 1, 1024) == (whole, whole, every_other, every_other)
+    assert some_places((1, 16, 8, 8), 1, 1024) == (whole,) * 4

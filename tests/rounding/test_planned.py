@@ -9,7 +9,7 @@ from support.models import build, info, node, normal, run
 
 from bitwright.numerics.types import INT4, INT8, INT16, INT32, UINT8
 from bitwright.plan import Parameters
-from bitwright.rounding.planned import round_to_nearest
+from bitwright.rounding.planned import RoundOnce, round_as_planned, round_to_nearest
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,18 @@ def test_blocks_have_their_own_scales():
     scale = np.float64([[1, 1], [10, 10]])
     parameters = Parameters(INT8, scale, np.zeros_like(scale, np.int64), axis=0, block_size=2)
     assert round_to_nearest(array, parameters).tolist() == [[1, 2], [3, 4], [5, 6], [7, 8]]
+
+
+def test_a_weight_is_rounded_by_squant_once_for_each_scale():
+    weights, rounding = normal(8, 4, 3, 3, seed=3), RoundOnce()
+    coarse, fine = (
+        Parameters(INT8, np.float64(scale), np.int64(0), rounding="squant")
+        for scale in (0.04, 0.02)
+    )
+    first = rounding(weights, coarse)
+    first[:] = 99  # what was given is the caller's own
+    for parameters in (coarse, fine):
+        np.testing.assert_array_equal(
+            rounding(weights, parameters), round_as_planned(weights, parameters)
+        )
+    assert len(rounding._known) == 2

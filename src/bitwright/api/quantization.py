@@ -102,11 +102,11 @@ def quantize(
         force_dynamic: let a dynamic recipe take convolutions, too, which it makes 2 to 4 times
             slower. Else they stay float, and a model that has most of its multiply-adds in them is
             refused, but where the recipe names them or the nodes to quantize.
-        effort: what to try on top of the recipe, `"low"`: nothing, `"standard"`: other ranges,
-            `"medium"`: equalization, smoothing and bias correction, too, `"high"`: also AdaRound on
-            the most sensitive segments. Each is kept if the error falls on samples that it has not
-            seen. None: `"standard"` where no recipe is given and the data can be compared by, else
-            `"low"`.
+        effort: what to try on top of the recipe, `"low"`: nothing, `"standard"`: two range methods
+            and bias correction, `"medium"`: gain correction, equalization and smoothing, too,
+            `"high"`: also AdaRound on the most sensitive segments. What is closer to float on
+            samples that it was not made from is taken. None: `"standard"` where no recipe is given
+            and the data can be compared by, else `"low"`.
         limit: use at most this many samples.
         transform: how images become arrays, or a function that is given each item of the data.
         holdout: keep every eighth sample (at most eight) out of calibration and measure the

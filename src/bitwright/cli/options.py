@@ -98,9 +98,10 @@ Effort = Annotated[
     described(
         "LEVEL",
         "What to try on top of the recipe, each kept if the error falls on samples that it "
-        "has not seen: low (nothing), standard (other ranges; the default where no recipe or "
-        "ranges are given), medium (also equalization, smoothing, bias correction and nodes left "
-        "float) or high (also AdaRound on the most sensitive segments; needs torch).",
+        "has not seen: low (nothing), standard (two range methods and bias correction; the default "
+        "where no recipe or ranges are given), medium (also gain correction, equalization, "
+        "smoothing and nodes left float) or high (also AdaRound on the most sensitive segments; "
+        "needs torch).",
         autocompletion=completing("low", "standard", "medium", "high"),
     ),
 ]

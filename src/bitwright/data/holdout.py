@@ -1,4 +1,4 @@
-"""Split samples into calibration and holdout, and into halves that judge each other."""
+"""Split samples into calibration and holdout, and calibration into folds."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ __all__ = ["HoldoutSplit", "Split", "split_samples"]
 _EVERY, _MOST = 8, 8
 """Every eighth sample is held out, and at most eight are."""
 _MAX_FIRST = 2
+FOLDS = 4
+"""What is chosen by three of four folds is judged on the fourth."""
 
 
 class HoldoutSplit:
@@ -72,27 +74,29 @@ def _copy(sample: Mapping[str, Any]) -> Sample:
 
 
 class Split(NamedTuple):
-    """Samples to calibrate with, whole and in two halves, and samples to measure with."""
+    """Samples to calibrate with, whole and in folds, and samples to measure with."""
 
     calibration: Samples
-    halves: tuple[Samples, Samples]
-    """What is calibrated on one is judged on the other."""
+    folds: tuple[Samples, ...]
+    """What is calibrated on all but one is judged on that."""
+    but_last: Samples
+    """All folds but the last."""
     holdout: Samples
     """To measure the result with; no calibration has them."""
 
 
 def split_samples(samples: Samples, *, most: int = _MOST) -> Split:
-    """Divide samples that can be read again into calibration, in two halves, and holdout.
+    """Divide samples that can be read again into calibration, in folds, and holdout.
 
-    The holdout is that of `HoldoutSplit`; of the rest, every second one is in the first half.
+    The holdout is that of `HoldoutSplit`; of the rest, each fold has every fourth.
     """
 
     def part(index: int) -> int:
-        """Return 0 or 1 for a half, 2 for the holdout."""
+        """Return the number of a fold, or what follows them for the holdout."""
         held = min((index + 1) // _EVERY, most)
         if index % _EVERY == _EVERY - 1 and index < _EVERY * most:
-            return 2
-        return (index - held) % 2
+            return FOLDS
+        return (index - held) % FOLDS
 
     def select(*wanted: int) -> Samples:
         def produce() -> Iterator[tuple[Sample, str | None]]:
@@ -100,9 +104,11 @@ def split_samples(samples: Samples, *, most: int = _MOST) -> Split:
                 if part(index) in wanted:
                     yield sample, None
 
-        last = _EVERY * most if wanted == (2,) else None
+        last = _EVERY * most if wanted == (FOLDS,) else None
         total = samples.len_hint
         count = None if total is None else sum(part(i) in wanted for i in range(total))
         return Samples(produce, samples.specs, description=samples.description, len_hint=count)
 
-    return Split(select(0, 1), (select(0), select(1)), select(2))
+    folds = tuple(map(select, range(FOLDS)))
+    but_last = select(*range(FOLDS - 1))
+    return Split(select(*range(FOLDS)), folds, but_last, select(FOLDS))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.layout.entries import ABSORBED, Entry, Layout, plan_as_float, plan_node
@@ -25,7 +26,7 @@ from bitwright.support.collector import without_collection
 if TYPE_CHECKING:
     from bitwright.observe import TensorSketch
 
-__all__ = ["decide"]
+__all__ = ["decide", "with_ranges"]
 
 
 @without_collection()
@@ -65,6 +66,30 @@ def decide(
     if not any(node.quantized for node in plan.nodes.values()):
         raise NothingQuantizedError(_nothing_quantized(model, plan))
     return plan
+
+
+def with_ranges(
+    plan: QuantPlan, layout: Layout, sketches: Mapping[str, TensorSketch], recipe: Recipe
+) -> QuantPlan:
+    """Return a plan of a layout with the ranges of activations by other sketches or methods.
+
+    All else stays as it was decided.
+    """
+    chosen = dict(plan.tensors)
+    for key, entry in layout.entries.items():
+        own = entry.role == "activation" and entry.same_as is None and entry.bias_of is None
+        if own and entry.qtype.is_integer:
+            chosen[key] = _choose_parameters(entry, sketches, recipe)
+    chosen |= share_scales(layout, chosen, recipe) if recipe.place.same_scale_ops else {}
+    changed = {}
+    for key, tensor in plan.tensors.items():
+        if tensor.role != "activation" or tensor.scale is None or key not in layout.entries:
+            continue
+        found = chosen[layout.root(key)]
+        # The type may have been made unsigned for the runtime.
+        zero = np.asarray(found.zero_point) + round(tensor.qtype.lowest - found.qtype.lowest)
+        changed[key] = msgspec.structs.replace(tensor, scale=found.scale, zero_point=zero.tolist())
+    return plan.with_tensors(changed)
 
 
 def _choose_parameters(

@@ -37,7 +37,9 @@ from bitwright.observe import (
     Detail,
     KeptObservations,
     Observation,
+    Runner,
     TensorSketch,
+    as_runner,
     load_sketches,
     observe,
     save_sketches,
@@ -218,14 +220,21 @@ _WITHOUT_DATA = {
 
 
 def observe_everything(
-    prepared: Prepared, layout: Layout, calibration: Calibration, *, means: bool
-) -> Calibrated:
-    """Observe what any range method, and with `means` the correction of biases, need in one pass.
+    prepared: Prepared, layout: Layout, folds: Sequence[Calibration], *, means: bool
+) -> list[Calibrated]:
+    """Observe what any range method, and with `means` the correction of biases, need, in each fold.
 
-    Large tensors are counted in part: as exactly as ranges depend on it, in a fraction of the time.
+    Large tensors are counted in part: as exactly as ranges depend on it, in less time.
     """
     axes = mean_axes(prepared.model, layout) if means else {}
-    return _observe_layout(prepared, layout, calibration, detail="thinned", means=axes)
+    tensors, first = list(dict.fromkeys([*layout.observed, *axes])), folds[0]
+    runner = None
+    if first.engine.is_local:
+        runner = as_runner(prepared.model, tensors, first.memory_budget, prepared.providers)
+    return [
+        _observe_layout(prepared, layout, fold, detail="thinned", means=axes, runner=runner)
+        for fold in folds
+    ]
 
 
 def _observe_layout(
@@ -236,6 +245,7 @@ def _observe_layout(
     detail: Detail,
     means: Mapping[str, int],
     further: Sequence[str] = (),
+    runner: Runner | None = None,
 ) -> Calibrated:
     return observe_tensors(
         prepared,
@@ -245,17 +255,23 @@ def _observe_layout(
         per_channel=channel_axes(prepared.recipe, layout),
         per_batch=grids_per_batch(layout, prepared.recipe),
         means=means,
+        runner=runner,
     )
 
 
 def observe_tensors(
-    prepared: Prepared, tensors: Sequence[str], calibration: Calibration, **options: Any
+    prepared: Prepared,
+    tensors: Sequence[str],
+    calibration: Calibration,
+    *,
+    runner: Runner | None = None,
+    **options: Any,
 ) -> Calibrated:
-    """Observe tensors in one pass over the calibration data."""
+    """Observe tensors in one pass over the calibration data; `runner` has the model open."""
     require_data(prepared.recipe, calibration)
     split = calibration.split(prepared.model, for_engine=True)
     seen: Observation = observe(
-        prepared.model,
+        prepared.model if runner is None else runner,
         tensors,
         split,
         memory_budget=calibration.memory_budget,

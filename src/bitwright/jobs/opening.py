@@ -25,6 +25,7 @@ from bitwright.prepare import (
     widen_bfloat16,
 )
 from bitwright.recipe import Recipe
+from bitwright.rounding.planned import RoundOnce
 from bitwright.run import open_session, upgrade_opset
 from bitwright.support.logs import logged
 from bitwright.support.wording import counted
@@ -52,6 +53,8 @@ class Prepared:
     providers: Sequence[str] | None = None
     trained_session: Any = None
     """A session of the model as it was trained with quantizers; None: it was not."""
+    rounding: RoundOnce = field(default_factory=RoundOnce, repr=False, compare=False)
+    """What makes integers of its weights."""
 
     @property
     def reference(self) -> ir.Model:

@@ -31,7 +31,6 @@ from bitwright.jobs.opening import Prepared
 from bitwright.jobs.result import Result
 from bitwright.plan import QuantPlan
 from bitwright.rounding.bias_correction import add_to_bias, find_biased_layers, multiply_channels
-from bitwright.rounding.planned import round_as_planned
 from bitwright.run import open_session, run_session
 from bitwright.support.array_types import Array
 from bitwright.support.logs import logged
@@ -234,7 +233,7 @@ def _emit(prepared: Prepared, planned: Planned, *, checked: bool) -> tuple[Quant
         raise RecipeError(
             f"{plan.recipe.mode} models cannot be written as {plan.recipe.format} yet."
         )
-    notes = [*(emitter(quantized, plan, round_as_planned) or ())]
+    notes = [*(emitter(quantized, plan, prepared.rounding) or ())]
     if plan.recipe.is_placed_by_cost:
         notes += write_forms(quantized)
     prepared.defaults.show(quantized)

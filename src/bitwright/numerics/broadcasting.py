@@ -1,4 +1,4 @@
-"""Scales and zero points in a shape that broadcasts over the tensor that they belong to."""
+"""Scales in a shape that broadcasts over their tensor, and places that stand for all of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from bitwright.errors import RecipeError
 from bitwright.support.array_types import Array
 
-__all__ = ["along_axis", "broadcast_parameters"]
+__all__ = ["along_axis", "broadcast_parameters", "some_places"]
 
 
 def along_axis(values: Any, axis: int | None, rank: int) -> Any:
@@ -59,3 +59,12 @@ def broadcast_parameters(
             f"axis {axis} of shape {shape} needs {shape[axis]} scales, not shape {values.shape}."
         )
     return np.asarray(along_axis(values, axis, len(shape)))
+
+
+def some_places(shape: tuple[int, ...], axis: int, most: int) -> tuple[slice, ...]:
+    """Return which places of a tensor to look at: all channels, and places evenly apart."""
+    axes = [i for i in range(1, len(shape)) if i != axis % len(shape)]
+    places = math.prod(shape[i] for i in axes)
+    step = math.ceil((places / most) ** (1 / max(len(axes), 1)))
+    thin = slice(step // 2, None, step) if step > 1 else slice(None)
+    return tuple(thin if i in axes and shape[i] > step else slice(None) for i in range(len(shape)))

@@ -24,6 +24,7 @@ __all__ = [
     "Observation",
     "Runner",
     "SketchOptions",
+    "as_runner",
     "fill_sketches",
     "observe",
 ]

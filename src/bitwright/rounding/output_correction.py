@@ -54,12 +54,14 @@ class OutputMoments:
         return cls(0, *(np.zeros(1) for _ in range(5)))
 
     @classmethod
-    def of(cls, wanted: Array, given: Array, function: Function, axis: int) -> OutputMoments:
-        """Return the sums of one sample: z, y, and the function behind y."""
+    def of(
+        cls, wanted: Array, given: Array, function: Function, axis: int, *, samples: int = 1
+    ) -> OutputMoments:
+        """Return the sums of some samples, one if not said: z, y, and the function behind y."""
         error = _planes(wanted, axis) - _planes(function(given), axis)
-        step = float(np.sqrt(np.vdot(error, error) / error.size)) if error.size else 0.0
+        step = float(np.sqrt(_sum_of_squares(error) / error.size)) if error.size else 0.0
         if step == 0.0:
-            return cls(1, *(np.zeros(error.shape[1]) for _ in range(5)))
+            return cls(samples, *(np.zeros(error.shape[1]) for _ in range(5)))
         # Slopes over as much as outputs are off by: what lies closer to a kink is on both sides.
         slope = _planes(function(given + given.dtype.type(step)), axis)
         slope -= _planes(function(given - given.dtype.type(step)), axis)
@@ -73,7 +75,7 @@ class OutputMoments:
             (weighted, weighted),
             (product, values),
         )
-        return cls(1, *(np.einsum("ncp,ncp->c", one, other) for one, other in pairs))
+        return cls(samples, *(np.einsum("ncp,ncp->c", one, other) for one, other in pairs))
 
     def __or__(self, other: OutputMoments) -> OutputMoments:
         names = [field.name for field in fields(self)]
@@ -113,5 +115,9 @@ def by_channel(array: Array, axis: int) -> F64:
 
 def squared_error(wanted: Array, given: Array) -> float:
     """Return the sum of squared differences."""
-    difference = np.subtract(wanted, given, dtype=np.float64)
-    return float(np.vdot(difference, difference))
+    return _sum_of_squares(np.subtract(wanted, given, dtype=np.float64))
+
+
+def _sum_of_squares(array: F64) -> float:
+    # Not a product of vectors: of these, BLAS makes work for all cores.
+    return float(np.square(array).sum())

@@ -32,6 +32,7 @@ __all__ = ["LayerwiseRun", "PartOpener", "run_side_by_side"]
 
 Samples = Iterable[Mapping[str, Array]]
 
+_CHANGED = "bitwright/changed"
 SPOOL_MEMORY = 1 << 28
 """Bytes of tensors between layers that are kept in memory; the rest is on disk."""
 
@@ -80,12 +81,13 @@ class LayerwiseRun(Closing):
         self.weights: dict[str, ir.TensorProtocol] = {}
         """Those that are not the model's own."""
         self.spool: Rows = Spool(memory=SPOOL_MEMORY) if engine is None else engine.make_spool()
-        self._count = 0
+        self.count = 0
+        """How many samples there are."""
         for sample in samples:
             for name, array in sample.items():
                 self.spool.append(name, np.array(array))  # its giver may write to it again
-            self._count += 1
-        if not self._count:
+            self.count += 1
+        if not self.count:
             self.spool.close()
             raise DataError("there is no sample to run the model on; give at least one.")
 
@@ -98,6 +100,19 @@ class LayerwiseRun(Closing):
             if index + 1 < len(self._parts):
                 self._run_part(part)
                 self._drop_unread(self._parts[index + 1 :])
+
+    def advance(self) -> Iterator[Part]:
+        """Run part after part, and yield each when it has run, with all that it gives."""
+        for index, part in enumerate(self._parts):
+            self._run_part(part)
+            yield part
+            self._drop_unread(self._parts[index + 1 :])
+
+    def change(self, tensor: str, function: Callable[[Array], Array]) -> None:
+        """Put something else in the place of a tensor, in each sample by itself."""
+        for array in self.values(tensor):
+            self.spool.append(_CHANGED, function(array))
+        self.spool.rename(_CHANGED, tensor)
 
     def values(self, tensor: str) -> Iterator[Array]:
         """Yield what a tensor holds, sample by sample."""
@@ -118,7 +133,7 @@ class LayerwiseRun(Closing):
     def fed(self) -> Iterator[dict[str, Array]]:
         """Yield the samples that were read, as long as no layer has run."""
         names = self.spool.names()
-        for index in range(self._count):
+        for index in range(self.count):
             yield {name: _as_numpy(v) for name, v in self.spool.sample(names, index).items()}
 
     def put_weight(self, name: str, array: Array | ir.TensorProtocol) -> None:
@@ -146,7 +161,7 @@ class LayerwiseRun(Closing):
         for value in model.graph.inputs:
             if value.type is None:
                 value.type = ir.TensorType(self.spool.data_type(value.name or ""))
-        feeds = (self.spool.sample(part.inputs, index) for index in range(self._count))
+        feeds = (self.spool.sample(part.inputs, index) for index in range(self.count))
         run = None if self._engine is None else self._engine.open(model)
         return map(run, feeds) if run is not None else self._run_session(model, feeds)
 

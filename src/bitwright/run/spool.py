@@ -74,6 +74,11 @@ class Rows(Closing):
         """Give a row to other processes as a file of its own, which does not vanish with this."""
         raise DataError(f"tensor {name!r} has no file to share.")
 
+    def rename(self, name: str, other: str) -> None:
+        """Let a row take the place of another."""
+        self.drop(other)
+        self._places[other] = self._places.pop(name)
+
     def drop(self, name: str) -> None:
         """Remove a row."""
         self._places.pop(name, None)
@@ -157,6 +162,12 @@ class Spool(Rows):
     def data_type(self, name: str) -> ir.DataType:
         """Return the element type of a row."""
         return ir.DataType.from_numpy(self._places[name][0].dtype)
+
+    def rename(self, name: str, other: str) -> None:
+        """Let a row take the place of another."""
+        super().rename(name, other)
+        if name in self._files:
+            self._files[other] = self._files.pop(name)
 
     def drop(self, name: str) -> None:
         """Remove a row, and its file if it has one."""

@@ -17,7 +17,7 @@ from bitwright.jobs.improve.mixtures import (
     MixMaker,
     planned_state,
 )
-from bitwright.jobs.improve.score import Score
+from bitwright.jobs.improve.scorer import Score
 from bitwright.jobs.improve.states import Unit
 
 

@@ -1,4 +1,4 @@
-"""Recipes are tried on halves of the samples, and what is kept is calibrated on both."""
+"""Recipes are judged fold by fold, and what is written has the ranges of all folds."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,13 @@ from support.models import make_cnn, make_mlp, make_samples
 
 import bitwright
 from bitwright import load_recipe
+from bitwright.assess.judge.noise import Noise
 from bitwright.jobs.calibration import Calibration, keep_data
-from bitwright.jobs.improve.recipes import FIRST, HALVES, Judged, RecipeMaker
+from bitwright.jobs.improve.recipes import JUDGING, MAX_JUDGED, Judged, RecipeMaker
 from bitwright.jobs.opening import open_model
+from bitwright.jobs.output import open_quantized
 from bitwright.recipe import MSE, CrossLayerEqualization, MinMax
+from bitwright.run import run_session
 
 
 def maker_of(model, samples, recipe="int8"):
@@ -27,20 +30,38 @@ def test_what_is_finished_is_what_all_samples_but_the_holdout_give(method):
     assert planned.plan.tensors == whole.plan.tensors
 
 
-def test_a_trial_is_judged_on_the_half_that_it_was_not_calibrated_on():
-    model = make_mlp()
-    samples = make_samples(model, 24)
-    plain = maker_of(model, samples)
-    # The second half is far larger: ranges of the first cut it off, those of the second do not.
-    kept = [number for number in range(24) if number % 8 != 7]
-    for number in kept[1::2]:
+def test_a_fold_is_judged_by_the_ranges_of_the_others():
+    model, recipe = make_mlp(), load_recipe("int8")
+    samples = make_samples(model, 32)
+    kept = [number for number in range(32) if number % 8 != 7]
+    fold = JUDGING[-1]
+    for number in kept[fold::4]:  # ranges of the other folds cut these off, their own do not
         samples[number] = {name: array * 50 for name, array in samples[number].items()}
-    uneven = maker_of(model, samples)
-    recipe = load_recipe("int8")
-    losses = [maker.make(Judged(recipe, FIRST)).loss for maker in (plain, uneven)]
-    assert losses[1] > 5 * losses[0]
-    both = uneven.make(Judged(recipe, HALVES))
-    assert both.judgement.samples == len(kept)
+    maker = maker_of(model, samples)
+    folds = maker.make(Judged(recipe, "folds")).losses
+    planned = maker.make(Judged(recipe, "planned")).losses
+    assert folds.size == MAX_JUDGED * len(JUDGING)
+    assert folds[-MAX_JUDGED:].mean() > planned.mean() + 10
+
+
+def test_what_corrects_biases_has_not_seen_the_samples_that_judge_it():
+    model, recipe = make_mlp(), load_recipe("int8").replace(bias_correction="sequential")
+    seen = []
+    maker = maker_of(model, make_samples(model, 32))
+    original = maker._round
+    maker._round = lambda decided, data: (
+        seen.extend(data.open(model_of(maker))) or original(decided, data)
+    )
+    assert maker.make(Judged(recipe)).is_final
+    judged = {array.tobytes() for s in maker.judged[JUDGING[-1]] for array in s.values()}
+    used = {array.tobytes() for sample in seen for array in sample.values()}
+    assert len(judged) == MAX_JUDGED
+    assert len(used) > 2 * MAX_JUDGED
+    assert not judged & used
+
+
+def model_of(maker):
+    return maker.prepared.model
 
 
 def test_what_it_is_calibrated_on_is_told_with_its_number_of_samples():
@@ -48,13 +69,20 @@ def test_what_it_is_calibrated_on_is_told_with_its_number_of_samples():
     assert maker.data.startswith("21 samples of")
 
 
-def test_more_halves_add_to_what_a_trial_was_judged_on():
-    at_once, later = (maker_of(make_mlp(), make_samples(make_mlp(), 24)) for _ in range(2))
-    recipe = load_recipe("int8")
-    first, whole = later.make(Judged(recipe, FIRST)), later.make(Judged(recipe))
-    assert np.array_equal(at_once.make(Judged(recipe)).losses, whole.losses)
-    assert np.array_equal(first.losses, whole.losses[: first.losses.size])
-    assert later.make(Judged(recipe, FIRST)) is first
+def test_a_simulation_gives_what_the_runtime_gives_by_the_same_plan():
+    model, recipe = make_cnn(), load_recipe("int8-per-channel")
+    samples = make_samples(model, 24)
+    maker = maker_of(model, samples, "int8-per-channel")
+    simulated = maker.make(Judged(recipe, "planned"))
+    prepared, planned = maker.finish(recipe)
+    session = open_quantized(prepared, planned, checked=False).session
+    noise, reference = Noise(prepared.reference), prepared.reference_session
+    losses = [
+        noise.decibels(noise.keep(s, run_session(reference, s)), run_session(session, s))
+        for s in maker.judged[JUDGING[-1]]
+    ]
+    # Where a value is halfway between two levels, sums in another order decide.
+    assert np.median(np.abs(simulated.losses - losses)) < 0.1
 
 
 def test_models_are_prepared_once_whatever_their_ranges_biases_and_equalization(monkeypatch):
@@ -70,7 +98,7 @@ def test_models_are_prepared_once_whatever_their_ranges_biases_and_equalization(
     maker = maker_of(make_cnn(), make_samples(make_cnn(), 16))
     recipe = load_recipe("int8")
     for ranges in (MinMax(), MSE()):
-        maker.make(Judged(recipe.replace(ranges=ranges)))
+        maker.make(Judged(recipe.replace(ranges=ranges), "folds"))
     equalized = recipe.replace(equalize=CrossLayerEqualization(), bias_correction="fast")
     found = maker.open(equalized)
     assert opened == []
@@ -93,7 +121,7 @@ def test_a_recipe_is_laid_out_once_for_all_samples(monkeypatch):
     maker = maker_of(make_cnn(), make_samples(make_cnn(), 16))
     recipe = load_recipe("int8")
     first = maker.decide(recipe).plan
-    maker.make(Judged(recipe))
+    maker.make(Judged(recipe.replace(ranges=MSE()), "folds"))
     assert maker.decide(recipe).plan == first
     maker.finish(recipe)
     assert len(laid_out) == 2  # to observe, with a bias for each layer, and to decide

@@ -1,6 +1,6 @@
-"""The judge of quantized models: losses per output and part, and whether a change helped."""
+"""The judge of quantized models: losses per output and part."""
 
-from bitwright.assess.judge.bootstrap import Difference, Interval, compare_losses, mean_interval
+from bitwright.assess.judge.bootstrap import Interval, mean_interval
 from bitwright.assess.judge.judgement import (
     Judge,
     Judgement,
@@ -11,7 +11,6 @@ from bitwright.assess.judge.judgement import (
 from bitwright.assess.judge.kinds import Kind
 
 __all__ = [
-    "Difference",
     "Interval",
     "Judge",
     "Judgement",
@@ -19,6 +18,5 @@ __all__ = [
     "OutputJudge",
     "OutputJudgement",
     "PartJudgement",
-    "compare_losses",
     "mean_interval",
 ]

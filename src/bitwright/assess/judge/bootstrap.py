@@ -1,4 +1,4 @@
-"""Paired bootstrap over samples: intervals of a mean, and whether one result is better."""
+"""Bootstrap over samples: intervals of a mean, and of the share of one that is gone."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.errors import DataError
-
 __all__ = [
     "CONFIDENCE",
     "MIN_SAMPLES",
-    "Difference",
     "Interval",
-    "compare_losses",
     "mean_interval",
     "share_interval",
     "too_few",
@@ -40,34 +36,6 @@ class Interval:
         return f"{self.low:.3g} to {self.high:.3g}"
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """How the losses of two results differ on the same samples."""
-
-    before: float
-    after: float
-    samples: int
-    interval: Interval | None
-    """Of after - before; None with too few samples."""
-    better: float | None
-    """The share of resamples in which the mean loss falls; None with too few samples."""
-
-    @property
-    def gain(self) -> float:
-        """The share of the loss that is gone; negative where it grew."""
-        return 1 - self.after / self.before if self.before > 0 else -float(self.after > 0)
-
-    @property
-    def is_sure(self) -> bool:
-        """Whether the second result is better in 90 % of the resamples."""
-        return self.better is not None and self.better >= CONFIDENCE
-
-    @property
-    def note(self) -> str | None:
-        """What to know about the number of samples, where they are few."""
-        return too_few(self.samples)
-
-
 def too_few(samples: int) -> str | None:
     """Return the sentence that says that there are too few samples, or None."""
     if samples >= MIN_SAMPLES:
@@ -85,23 +53,6 @@ def mean_interval(values: npt.ArrayLike) -> Interval | None:
     if given.size < MIN_SAMPLES:
         return None
     return _interval(_resampled_means(given))
-
-
-def compare_losses(before: npt.ArrayLike, after: npt.ArrayLike) -> Difference:
-    """Compare two results by their losses on the same samples, in the same order."""
-    one, other = (np.asarray(values, np.float64) for values in (before, after))
-    if one.shape != other.shape or one.ndim != 1:
-        raise DataError(
-            f"two results are compared on the same samples, and one has {one.size} losses, the "
-            f"other {other.size}; judge both on the same."
-        )
-    change = other - one
-    means = (float(one.mean()), float(other.mean())) if one.size else (0.0, 0.0)
-    if change.size < MIN_SAMPLES:
-        return Difference(*means, change.size, None, None)
-    resampled = _resampled_means(change)
-    better = float(np.mean(resampled < 0))
-    return Difference(*means, change.size, _interval(resampled), better)
 
 
 def share_interval(before: npt.ArrayLike, after: npt.ArrayLike) -> Interval | None:

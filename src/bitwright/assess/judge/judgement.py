@@ -6,7 +6,6 @@ for sample in holdout:
 found = judge.finish()
 found.loss, found.losses             # one number, and one for each sample, in sample order
 found.outputs[0].worst               # the worst part of the worst output
-compare_losses(before.losses, found.losses)   # paired bootstrap of two results
 """
 
 from __future__ import annotations

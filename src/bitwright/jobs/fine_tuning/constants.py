@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.emit import EMITTERS
+from bitwright.emit import EMITTERS, Rounding
 from bitwright.graph import clone_model, iter_values
 from bitwright.numerics.quantize import dequantize
 from bitwright.plan import Parameters, QuantPlan
@@ -31,14 +31,19 @@ class Constant:
     nodes: tuple[str, ...]
     """The nodes that read it, quantized."""
 
-    def stored(self, parameters: Parameters, array: Array | None = None) -> Array:
+    def stored(
+        self,
+        parameters: Parameters,
+        array: Array | None = None,
+        rounding: Rounding = round_as_planned,
+    ) -> Array:
         """Return the numbers that come back from the integers nearest to it, or to others."""
         given = self.array if array is None else array
         if parameters.qtype.shares_exponent:
-            return round_as_planned(given, parameters).astype(given.dtype)
+            return rounding(given, parameters).astype(given.dtype)
         scale = np.asarray(parameters.scale)
         return dequantize(
-            round_as_planned(given, parameters),
+            rounding(given, parameters),
             scale if parameters.qtype.bits == 32 else scale.astype(np.float32),
             parameters.zero_point,
             axis=parameters.axis,

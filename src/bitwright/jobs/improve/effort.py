@@ -1,15 +1,14 @@
 """Effort levels: changes of the recipe that bring the model closer to float, kept if they help.
 
 low       the recipe as it is
-standard  + the better of a few range methods, by what one calibration pass saw; the default where
-          no recipe is given
-medium    + equalization or smoothing, other ranges and bias correction
+standard  the better of two range methods, then bias correction if it helps; the default where no
+          recipe is given
+medium    + gain correction, equalization or smoothing, ranges of weights, and nodes in float
 high      + AdaRound on the most sensitive segments
 
-Samples are cut into two halves: what is calibrated on one is judged on the other, by the loss of
-the outputs as `assess.judge` sees it. Sketches merge, so what is kept is calibrated on both in the
-end, and its figure in the result comes from holdout samples that neither has. What is kept is a
-recipe that gives the same model again.
+Samples are observed once, in four folds. Ranges of three are judged on the fourth; what is written
+has those of all. What corrects weights by data does so on three folds and is judged on the fourth.
+The lower mean noise over signal, in dB, is better; a level starts with what the one below it has.
 """
 
 from __future__ import annotations
@@ -22,27 +21,24 @@ from typing import Literal, get_args
 
 import msgspec
 
-from bitwright.assess.judge import compare_losses
 from bitwright.data import Sample
 from bitwright.errors import DataError, RecipeError, did_you_mean
 from bitwright.jobs.calibration import Calibration, Evaluation, keep_data, random_data_notes
 from bitwright.jobs.compute import ON_CPU, Compute
-from bitwright.jobs.improve.loop import Step, Trail, improve
-from bitwright.jobs.improve.proposals.bias_correction import bias_corrections
-from bitwright.jobs.improve.proposals.combinations import Attempts, Proposer, combine
+from bitwright.jobs.improve.loop import Trail, improve
+from bitwright.jobs.improve.proposals.bias_correction import correct_biases, gain_corrections
+from bitwright.jobs.improve.proposals.choices import Attempts, choose
 from bitwright.jobs.improve.proposals.equalization import equalizations
 from bitwright.jobs.improve.proposals.fallback import float_nodes
 from bitwright.jobs.improve.proposals.learning import learn
 from bitwright.jobs.improve.proposals.ranges import (
-    BYTE,
     activation_ranges,
-    ranges_by_readers,
+    choose_ranges,
+    roundings,
     weight_ranges,
 )
-from bitwright.jobs.improve.proposals.rounding import roundings
-from bitwright.jobs.improve.recipes import FIRST, HALVES, Judged, RecipeCandidate, RecipeMaker
-from bitwright.jobs.improve.score import describe_gain, is_surely_better
-from bitwright.jobs.opening import Prepared
+from bitwright.jobs.improve.recipes import RecipeCandidate, RecipeMaker
+from bitwright.jobs.opening import Prepared, prepare_further
 from bitwright.jobs.output import Planned, assess_model, emit_model
 from bitwright.jobs.result import Result
 from bitwright.jobs.static import make_static_plan, quantize_static
@@ -64,42 +60,23 @@ Effort = Literal["low", "standard", "medium", "high"]
 EFFORTS: tuple[str, ...] = get_args(Effort)
 
 MIN_SAMPLES = 8
-"""Samples that there must be: two halves that judge each other, and one to measure with."""
+"""Samples that there must be: four folds that judge each other, and one to measure with."""
 MIN_JUDGED = 18
-"""From so many samples on, half of all but the holdout are eight, which a bootstrap needs."""
+"""From so many samples on, `standard` chooses: folds are four at least."""
 MEASURED = 2
 """How many calibration samples the result is measured on where there is no holdout."""
 
-RANGES: dict[str, Proposer] = {"ranges of activations": activation_ranges}
-"""What costs little beside calibration: functions of what it observes."""
-FAMILY: dict[str, Proposer] = {
-    "equalization": equalizations,
-    "ranges of activations": activation_ranges,
-    "ranges of weights": weight_ranges,
-}
-"""What is tried in all combinations: all but the first are functions of the sketches."""
-ROUNDING: dict[str, Proposer] = {"rounding": roundings}
-"""What comes after them: it reads the data again."""
-BIAS_CORRECTION: dict[str, Proposer] = {"bias correction": bias_corrections}
-"""The last of them: what it corrects are the errors that the others leave."""
-
-
-def _low_bit_rounding(maker: RecipeMaker, trail: Trail[RecipeCandidate]) -> Attempts:
-    if maker.prepared.recipe.weight.bits < BYTE:
-        yield from combine(maker, trail, kinds=ROUNDING)
-
-
+_STANDARD = (choose_ranges, partial(choose, kind=roundings), correct_biases)
 _MEDIUM = (
-    partial(combine, kinds=FAMILY),
-    ranges_by_readers,
-    float_nodes,  # before what reads the data again for every candidate
-    _low_bit_rounding,
-    # Each layer's is accepted on its own already: one half will do.
-    partial(combine, kinds=BIAS_CORRECTION, halves=FIRST),
+    *_STANDARD,
+    partial(choose, kind=gain_corrections),
+    partial(choose, kind=equalizations),
+    partial(choose, kind=weight_ranges),
+    float_nodes,
 )
 LEVELS: Mapping[Effort, Sequence[Callable[..., Attempts]]] = {
     "low": (),
-    "standard": (partial(combine, kinds=RANGES),),
+    "standard": _STANDARD,
     "medium": _MEDIUM,
     "high": (*_MEDIUM, learn),
 }
@@ -154,9 +131,18 @@ def standard_effort(recipe: Recipe, calibration: Calibration) -> Effort:
     return "standard" if comparable else "low"
 
 
-def has_few(samples: Iterable[Sample]) -> bool:
-    """Whether half of the samples are too few for a bootstrap."""
+def _has_few(samples: Iterable[Sample]) -> bool:
+    """Whether samples are too few to be parted."""
     return sum(1 for _ in islice(samples, MIN_JUDGED)) < MIN_JUDGED
+
+
+def _unjudged(prepared: Prepared) -> Prepared:
+    """Return the model for the recipe that is best on average, where nothing can be judged."""
+    recipe = prepared.recipe.replace(**activation_ranges(prepared.recipe)[0].fields)
+    off = recipe.bias_correction == "off"
+    return prepare_further(
+        prepared, recipe.replace(bias_correction="sequential") if off else recipe
+    )
 
 
 def refuse_few(samples: Iterable[Sample]) -> None:
@@ -176,8 +162,8 @@ def quantize_with_effort(
     if effort == "high":
         require_torch(compute.device)
     kept = _keep(prepared, effort, calibration)
-    if effort == "standard" and has_few(kept.data):
-        return quantize_static(prepared, kept, compute)
+    if effort == "standard" and _has_few(kept.data):
+        return quantize_static(_unjudged(prepared), kept, compute)
     return _Improved.by(prepared, effort, kept, compute).write()
 
 
@@ -186,13 +172,13 @@ def plan_with_effort(prepared: Prepared, effort: Effort, calibration: Calibratio
     if effort == "low":
         return make_static_plan(prepared, calibration)
     kept = _keep(prepared, effort, calibration)
-    if effort == "standard" and has_few(kept.data):
-        return make_static_plan(prepared, kept)
+    if effort == "standard" and _has_few(kept.data):
+        return make_static_plan(_unjudged(prepared), kept)
     return _Improved.by(prepared, effort, kept, ON_CPU).plan()[1].plan
 
 
 def plans_by_ranges(prepared: Prepared, calibration: Calibration) -> Iterator[QuantPlan]:
-    """Yield the plan of a recipe, and behind it those with other range methods of effort.
+    """Yield the plan of a recipe, and behind it those with the range methods of effort.
 
     One pass over the data gives all of them. Where there are too few samples, or the recipe leaves
     no choice, it is alone.
@@ -202,11 +188,11 @@ def plans_by_ranges(prepared: Prepared, calibration: Calibration) -> Iterator[Qu
         yield make_static_plan(prepared, calibration)
         return
     kept = _keep(prepared, "standard", calibration)
-    changes = [change.fields for kind in RANGES.values() for change in kind(recipe, prepared)]
-    if not changes or has_few(kept.data):
+    changes = [change.fields for change in activation_ranges(recipe) if change.fields]
+    if not changes or _has_few(kept.data):
         yield make_static_plan(prepared, kept)
         return
-    maker = RecipeMaker(prepared, kept, halves=FIRST, means=recipe.bias_correction == "fast")
+    maker = RecipeMaker(prepared, kept)
     for fields in ({}, *changes):
         yield maker.finish(recipe.replace(**fields))[1].plan
 
@@ -233,26 +219,23 @@ class _Improved:
         cls, prepared: Prepared, effort: Effort, kept: Calibration, compute: Compute
     ) -> _Improved:
         """Try what an effort tries; learning, which the recipe may ask for, is the last of it."""
-        plain, asked = effort == "standard", prepared.recipe
+        asked = prepared.recipe
         recipe = asked.replace(fine_tune=None)
-        maker = RecipeMaker(
-            replace(prepared, recipe=recipe),
-            kept,
-            compute,
-            halves=FIRST if plain else HALVES,
-            means=not plain or asked.bias_correction == "fast",
-            learning=asked.fine_tune,
-        )
+        start = replace(prepared, recipe=recipe)
+        maker = RecipeMaker(start, kept, compute, learning=asked.fine_tune)
         proposals = [partial(propose, maker) for propose in LEVELS[effort]]
-        start = Judged(recipe)
-        return cls(maker, effort, improve(start, proposals, maker.make, is_surely_better))
+        return cls(
+            maker, effort, improve(None, proposals, maker.make, lambda a, b: b.loss < a.loss)
+        )
 
     def plan(self) -> tuple[Prepared, Planned]:
-        """Carry the best out on both halves."""
+        """Return the best as it was judged; if only its ranges were, it is carried out."""
         best, maker = self.trail.best, self.maker
-        assert best is not None  # the recipe as it was given, if nothing else
+        assert best is not None  # some ranges, if nothing else
         recipe = best.recipe
-        prepared, planned = maker.finish(recipe)
+        prepared, planned = best.prepared, best.planned
+        if not best.is_final or planned.constants:  # weights are rounded by all samples
+            prepared, planned = maker.finish(recipe)
         if recipe != maker.prepared.recipe and self.effort != "standard":
             recipe = recipe.replace(name=f"{recipe.name}, effort {self.effort}")
         random = maker.calibration.is_random
@@ -261,27 +244,22 @@ class _Improved:
         return prepared, replace(planned, plan=plan)
 
     def write(self) -> Result:
-        """Write the best, and measure it on samples that no half has."""
+        """Write the best, and measure it on samples that no fold has."""
         prepared, planned = self.plan()
         held = self.maker.holdout
-        evaluation = Evaluation(held or self.maker.judged[0][:MEASURED], unseen=bool(held))
+        evaluation = Evaluation(held or self.maker.judged[-1][:MEASURED], unseen=bool(held))
         written = emit_model(prepared, planned)
         return assess_model(prepared, written, evaluation, self.maker.data)
 
     def _notes(self) -> Iterator[str]:
-        few = self.maker.make(Judged(self.maker.prepared.recipe)).judgement.note
-        if few is not None:
-            yield f"steps of effort are {few}"
+        """Tell what was chosen in one line with the figures of all, then what more was tried."""
+        told = []
         for step in self.trail.steps:
-            # What nobody asked for is told where it made a difference.
-            if isinstance(step, str) or step.kept or self.effort != "standard":
-                yield f"effort: {_describe(step)}"
-
-
-def _describe(step: Step[RecipeCandidate] | str) -> str:
-    if isinstance(step, str):
-        return step
-    if step.before is None or step.after is None:
-        return f"{step.name}: nothing to try"
-    found = compare_losses(step.before.losses, step.after.losses)
-    return describe_gain(step.name, found, kept=step.kept)
+            if isinstance(step, str):
+                told.append(step)
+                continue
+            both = (step.before, step.after)
+            shown = " -> ".join(f"{-one.loss:.1f} dB" for one in both if one is not None)
+            fate = "" if step.before is None else " (kept)" if step.kept else " (not kept)"
+            told.append(f"{step.name} {shown or 'has nothing to try'}{fate}")
+        yield f"effort {self.effort}, signal over noise on held-out samples: {'; '.join(told)}"

@@ -14,8 +14,7 @@ from bitwright.assess.clock import Clock
 from bitwright.assess.judge.sequential import Drop
 from bitwright.jobs.improve.front import Choice, Edge, Option, add_up, find_front, thin_front
 from bitwright.jobs.improve.journal import Journal
-from bitwright.jobs.improve.score import Score
-from bitwright.jobs.improve.scorer import Runnable, Scorer
+from bitwright.jobs.improve.scorer import Runnable, Score, Scorer
 from bitwright.jobs.improve.states import Unit
 from bitwright.plan import QuantPlan
 

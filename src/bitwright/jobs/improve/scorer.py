@@ -25,11 +25,10 @@ from bitwright.data.labelled import ArrayStore, LabelledSamples
 from bitwright.graph import PortableModel
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.metrics import Metric, Outputs, margin_of
-from bitwright.jobs.improve.score import Score
 from bitwright.run import open_session, run_session
 from bitwright.support.engines import LOCAL, Engine
 
-__all__ = ["Runnable", "Scorer"]
+__all__ = ["Runnable", "Score", "Scorer"]
 
 FOLDS = 20
 MARGIN_SHARE = 1 / 8
@@ -38,6 +37,26 @@ MAX_HARD = 1 / 4
 """The largest share of the samples that may be hard: with more, the next looks tell as early."""
 _KEPT_BYTES = 512 << 20
 """Outputs that are kept in memory; more are on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How far a metric falls with a candidate, and whether that is within the limit."""
+
+    drop: Drop
+    verdict: Verdict
+    """"open": not all samples were looked at, as time ran out."""
+
+    @property
+    def passes(self) -> bool:
+        """Whether it is within the limit."""
+        return self.verdict == "pass"
+
+    def decided(self, limit: float) -> Score:
+        """Return the score with a verdict: of what was looked at, the mean decides."""
+        if self.verdict != "open":
+            return self
+        return Score(self.drop, "pass" if self.drop.mean <= limit else "fail")
 
 
 @dataclass(frozen=True)

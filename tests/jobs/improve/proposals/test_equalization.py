@@ -6,15 +6,16 @@ from support.equalization_models import make_mobilenet
 from support.models import build, make_cnn, node, weight
 
 from bitwright import load_recipe
-from bitwright.jobs.improve.effort import BIAS_CORRECTION, FAMILY, ROUNDING
+from bitwright.jobs.improve.proposals.bias_correction import gain_corrections
+from bitwright.jobs.improve.proposals.equalization import equalizations
+from bitwright.jobs.improve.proposals.ranges import activation_ranges, roundings, weight_ranges
 from bitwright.jobs.opening import open_model
-from bitwright.recipe import MSE, CrossLayerEqualization, MinMSE
+from bitwright.recipe import MSE, CrossLayerEqualization, MeanExtremes, MinMSE, Percentile
 
 
-def proposed(model, recipe, steps=FAMILY):
+def proposed(model, recipe, kind):
     recipe = load_recipe(recipe)
-    prepared = open_model(model, recipe)
-    return {name: list(step(recipe, prepared)) for name, step in steps.items()}
+    return list(kind(recipe, open_model(model, recipe)))
 
 
 def make_norm():
@@ -28,42 +29,52 @@ def make_norm():
 
 
 def test_weights_with_one_scale_are_equalized_and_clipped():
-    found = proposed(make_mobilenet(), "int8")
-    [equalized] = found["equalization"]
+    [equalized] = proposed(make_mobilenet(), "int8", equalizations)
     assert isinstance(equalized.fields["equalize"], CrossLayerEqualization)
-    assert found["ranges of weights"][0].fields == {"weight_ranges": MSE()}
+    [clipped] = proposed(make_mobilenet(), "int8", weight_ranges)
+    assert clipped.fields == {"weight_ranges": MSE()}
 
 
 def test_channels_of_8_bits_need_neither():
-    found = proposed(make_mobilenet(), "int8-per-channel")
-    assert not found["equalization"]
-    assert not found["ranges of weights"]
-    assert found["ranges of activations"]
+    assert not proposed(make_mobilenet(), "int8-per-channel", equalizations)
+    assert not proposed(make_mobilenet(), "int8-per-channel", weight_ranges)
+
+
+def test_two_range_methods_are_chosen_between_and_a_named_one_stays():
+    recipe = load_recipe("int8-per-channel")
+    assert [change.fields for change in activation_ranges(recipe)] == [
+        {"ranges": MSE()},
+        {"ranges": MeanExtremes()},
+    ]
+    for named in (recipe.replace(ranges=Percentile()), load_recipe("a16w8")):
+        [change] = activation_ranges(named)
+        assert change.fields == {}
 
 
 def test_power_of_two_scales_get_the_method_for_them():
-    recipe = load_recipe("int8").replace(scales="power-of-two")
-    found = proposed(make_cnn(), recipe)
-    assert isinstance(found["ranges of activations"][0].fields["ranges"], MinMSE)
+    [change] = activation_ranges(load_recipe("int8").replace(scales="power-of-two"))
+    assert isinstance(change.fields["ranges"], MinMSE)
 
 
 def test_a_product_behind_a_norm_is_smoothed():
-    found = proposed(make_norm(), "int8-per-channel")
-    assert [change.name for change in found["equalization"]] == ["SmoothQuant"]
+    found = proposed(make_norm(), "int8-per-channel", equalizations)
+    assert [change.name for change in found] == ["SmoothQuant"]
 
 
 @pytest.mark.parametrize(
     ("base", "given", "count"),
-    [("int8", "off", 1), ("int8-per-channel", "off", 1), ("int8", "fast", 0)],
+    [
+        ("int8", "sequential", 0),
+        ("int8-per-channel", "sequential", 1),
+        ("int8-per-channel", "fast", 0),
+    ],
 )
-def test_biases_are_corrected_where_the_recipe_does_not(base, given, count):
+def test_gains_are_corrected_beside_biases_where_channels_have_scales(base, given, count):
     recipe = load_recipe(base).replace(bias_correction=given)
-    found = proposed(make_cnn(), recipe, BIAS_CORRECTION)
-    assert len(found["bias correction"]) == count
-    gains = [change.fields.get("gain_correction", False) for change in found["bias correction"]]
-    assert any(gains) == (base == "int8-per-channel")
+    assert len(proposed(make_cnn(), recipe, gain_corrections)) == count
 
 
 @pytest.mark.parametrize(("recipe", "count"), [("a8w4", 1), ("int8-per-channel", 0)])
 def test_low_bit_weights_are_rounded_by_second_moments(recipe, count):
-    assert len(proposed(make_cnn(), recipe, ROUNDING)["rounding"]) == count
+    recipe = load_recipe(recipe).replace(rounding="nearest")
+    assert len(proposed(make_cnn(), recipe, roundings)) == count

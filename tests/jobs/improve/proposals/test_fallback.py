@@ -21,8 +21,8 @@ def proposed(monkeypatch, nodes, share_of, recipe=None):
     monkeypatch.setattr(fallback, "measure_nodes", lambda *_: nodes)
     monkeypatch.setattr(
         fallback,
-        "try_combinations",
-        lambda maker, recipe, kinds: found.extend(*kinds.values()) or iter(()),
+        "try_changes",
+        lambda maker, trail, changes: found.extend(changes) or iter(()),
     )
 
     def coverage(recipe):

@@ -18,7 +18,7 @@ from bitwright.jobs.improve.proposals.mixtures import (
     saving_kept,
     search_front,
 )
-from bitwright.jobs.improve.score import Score
+from bitwright.jobs.improve.scorer import Score
 from bitwright.jobs.improve.states import Unit
 from bitwright.jobs.tuning.points import front_points
 

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bitwright.jobs.improve.recipes import Change
+from bitwright.jobs.improve.loop import Attempt, Trail
+from bitwright.jobs.improve.proposals.choices import Attempts, try_changes
+from bitwright.jobs.improve.recipes import Change, Judged, RecipeCandidate, RecipeMaker
 from bitwright.jobs.opening import Prepared
 from bitwright.recipe import Recipe
 
-__all__ = ["bias_corrections"]
+__all__ = ["correct_biases", "gain_corrections"]
 
 
-def bias_corrections(recipe: Recipe, prepared: Prepared) -> Iterator[Change]:
-    """Propose to correct biases layer by layer, with gains where scales can take them.
+def correct_biases(maker: RecipeMaker, trail: Trail[RecipeCandidate]) -> Attempts:
+    """Try to correct biases layer by layer, beside the same ranges without.
 
-    Both are accepted layer by layer, so that neither shifts alone nor those that means give need a
-    candidate of their own.
+    What the recipe says on that, and how it rounds weights by data, is not up for choice.
     """
-    if recipe.bias_correction != "off":
-        return
-    if recipe.per_channel and recipe.scales == "float" and recipe.weight.is_integer:
-        gains = {"bias_correction": "sequential", "gain_correction": True}
-        yield Change("bias and gain correction layer by layer", gains)
-    else:
-        yield Change("bias correction layer by layer", {"bias_correction": "sequential"})
+    assert trail.best is not None  # what a level starts with
+    recipe, asked = trail.best.recipe, maker.prepared.recipe
+    if asked.bias_correction != "off" or asked.rounding == "gptq":
+        trail = yield Attempt(Judged(recipe), "rounding as the recipe says", accept=lambda *_: True)
+    if recipe.bias_correction == "off":
+        fields = {"bias_correction": "sequential"}
+        yield from try_changes(maker, trail, [Change("bias correction layer by layer", fields)])
+
+
+def gain_corrections(recipe: Recipe, prepared: Prepared) -> Iterator[Change]:
+    """Propose to correct gains beside biases, where scales can take them."""
+    fine = recipe.per_channel and recipe.scales == "float" and recipe.weight.is_integer
+    if recipe.bias_correction == "sequential" and not recipe.gain_correction and fine:
+        yield Change("gain correction layer by layer", {"gain_correction": True})

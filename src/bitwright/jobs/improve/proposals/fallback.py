@@ -9,7 +9,7 @@ import msgspec
 from bitwright.assess import NodeSensitivity
 from bitwright.jobs.comparison import Measuring
 from bitwright.jobs.improve.loop import Trail
-from bitwright.jobs.improve.proposals.combinations import Attempts, try_combinations
+from bitwright.jobs.improve.proposals.choices import Attempts, try_changes
 from bitwright.jobs.improve.recipes import Change, RecipeCandidate, RecipeMaker
 from bitwright.jobs.sensitivity import measure_sensitivity
 from bitwright.plan import QuantPlan
@@ -43,7 +43,7 @@ def float_nodes(maker: RecipeMaker, trail: Trail[RecipeCandidate]) -> Attempts:
         fields = {"select": msgspec.structs.replace(recipe.select, exclude=exclude)}
         if _integer_share(maker, recipe.replace(**fields)) >= whole - MAX_FLOAT_SHARE:
             changes.append(Change(title, fields))
-    yield from try_combinations(maker, recipe, {"nodes that fall back to float": changes})
+    yield from try_changes(maker, trail, changes)
 
 
 def _worst_nodes(maker: RecipeMaker, plan: QuantPlan) -> list[str]:
@@ -65,7 +65,7 @@ def measure_nodes(
 ) -> list[NodeSensitivity]:
     """Return what the nodes that lose most on their own do to the outputs."""
     measuring = Measuring(
-        samples=maker.judged[1][:samples],
+        samples=maker.judged[-1][:samples],
         providers=maker.prepared.providers,
         memory_budget=maker.calibration.memory_budget,
         engine=maker.calibration.engine,

@@ -5,11 +5,10 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from bitwright.errors import BitwrightError
-from bitwright.jobs.improve.loop import Attempt, Step, Trail
-from bitwright.jobs.improve.proposals.combinations import Attempts, left_out
+from bitwright.jobs.improve.loop import Step, Trail
+from bitwright.jobs.improve.proposals.choices import Attempts, try_changes
 from bitwright.jobs.improve.proposals.fallback import measure_nodes
-from bitwright.jobs.improve.recipes import FIRST, Judged, RecipeCandidate, RecipeMaker
+from bitwright.jobs.improve.recipes import Change, RecipeCandidate, RecipeMaker
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES
 from bitwright.plan import QuantPlan
 from bitwright.recipe import AdaRound, Recipe
@@ -41,12 +40,8 @@ def learn(maker: RecipeMaker, trail: Trail[RecipeCandidate]) -> Attempts:
         return
     learning = msgspec.structs.replace(learning or default_learning(recipe), nodes=nodes)
     corrected = "off" if recipe.bias_correction == "off" else "sequential"
-    learned = recipe.replace(fine_tune=learning, bias_correction=corrected, rounding=rounding)
-    [found] = maker.make_all([learned])
-    if isinstance(found, BitwrightError):
-        yield left_out("AdaRound", found)
-    else:
-        yield Attempt(Judged(learned, FIRST), "AdaRound", instead_of=Judged(recipe, FIRST))
+    fields = {"fine_tune": learning, "bias_correction": corrected, "rounding": rounding}
+    yield from try_changes(maker, trail, [Change("AdaRound", fields)])
 
 
 def _most_sensitive(maker: RecipeMaker, plan: QuantPlan) -> tuple[str, ...]:
