@@ -1,5 +1,6 @@
 """Tuning keeps the user's metric, loses no work, and reports what the search has not seen."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -168,6 +169,21 @@ def test_the_same_command_again_evaluates_nothing(worked):
     assert counting.calls == 0
     assert again.evaluations == 0
     assert again.to_dict()["points"] == result.to_dict()["points"]
+
+
+@pytest.mark.parametrize("name", ["best.onnx", "best-plan.json"])
+def test_a_damaged_best_model_is_made_again_with_a_warning(worked, tmp_path, name):
+    _, folder, *_ = worked
+    work, out = tmp_path / "work", tmp_path / "out.onnx"
+    shutil.copytree(folder / "work", work)
+    content = bytearray((work / name).read_bytes())
+    place = content.rindex(b"3")  # a digit of a number: the file can still be read
+    content[place : place + 1] = b"4"
+    (work / name).write_bytes(content)
+    with pytest.warns(UserWarning, match="or its plan is gone or damaged; it is made again"):
+        tuned(evaluate=Counting(), purpose="size", work=work, output=out)
+    assert out.read_bytes() == (folder / "out.onnx").read_bytes()
+    assert (work / "best.onnx").read_bytes() == (folder / "work" / "best.onnx").read_bytes()
 
 
 def test_another_drop_replays_the_journal(worked):

@@ -32,11 +32,13 @@ from bitwright.jobs.improve.scorer import Runnable, Scorer
 from bitwright.jobs.opening import input_specs
 from bitwright.jobs.placing import with_purpose
 from bitwright.jobs.timing import yardstick_of
-from bitwright.jobs.tuning.plans import Plans, load_kept
+from bitwright.jobs.tuning.plans import Plans
 from bitwright.jobs.tuning.points import front_points
 from bitwright.jobs.tuning.purposes import PurposeProposals, planned_evaluations
 from bitwright.jobs.tuning.request import TuneRequest, TuneSamples, check_request
 from bitwright.jobs.tuning.result import Probe, TuneResult
+from bitwright.plan import QuantPlan
+from bitwright.support.notices import warn_user
 from bitwright.support.wording import show_bytes
 from bitwright.targets.host import detect_cpu_class
 from bitwright.verification.runtime import note_rounded
@@ -44,8 +46,9 @@ from bitwright.verification.runtime import note_rounded
 __all__ = ["TuneRequest", "tune_model"]
 
 BEST_MODEL, BEST_PLAN = "best.onnx", "best-plan.json"
-BEST, NOTED = "best", "noted"
-"""Under which the journal has the names of the model on disk, and of that whose plan has notes."""
+BEST, NOTED, DIGEST = "best", "noted", "digest of best"
+"""Under which the journal has the names of the model on disk, and of that whose plan has notes, and
+a hash of the files."""
 TIMED_SAMPLES = 8
 """Number of samples searched for the median-sized one; models are timed on it."""
 MIN_TIME_SAVED, MIN_BYTES_SAVED = 0.05, 0.02
@@ -230,7 +233,20 @@ class _Job:
                 graph.save_model(made.model, path, external_data=self._request.external_data)
         if plan is not None:
             made.plan.save(plan)
+            self._journal[DIGEST] = self._digest_of_best()
         self._journal[BEST] = mix.name
+
+    def _digest_of_best(self) -> str:
+        """Return a hash of the files of the best model so far; of none where one is missing."""
+        model, plan = self._journal.path(BEST_MODEL), self._journal.path(BEST_PLAN)
+        digest = hashlib.sha256()
+        try:
+            for file in () if model is None or plan is None else (*graph.files_of(model), plan):
+                with file.open("rb") as content:
+                    digest.update(hashlib.file_digest(content, "sha256").digest())
+        except (ModelError, OSError):
+            return ""
+        return digest.hexdigest()
 
     def _with_notes(self, mix: Mix, made: Made) -> Made:
         """Note what the runtime changes, as for any model that is handed out."""
@@ -239,6 +255,7 @@ class _Job:
         plan = note_rounded(made.plan, made.model, self._request.providers)
         if (path := self._journal.path(BEST_PLAN)) is not None:
             plan.save(path)
+            self._journal[DIGEST] = self._digest_of_best()
             self._journal[NOTED] = mix.name
         return replace(made, plan=plan)
 
@@ -247,12 +264,12 @@ class _Job:
         model, plan = self._journal.path(BEST_MODEL), self._journal.path(BEST_PLAN)
         if self._journal.get(BEST) != mix.name or model is None or plan is None:
             return None
-        kept = load_kept(plan)
-        try:
-            found = graph.load_model(model)
-        except ModelError:  # gone, or damaged
+        if self._journal.get(DIGEST) != self._digest_of_best():
+            warn_user(f"{str(model)!r} or its plan is gone or damaged; it is made again.")
             return None
-        return None if kept is None else Made(None, found, self._request.providers, plan=kept)
+        return Made(
+            None, graph.load_model(model), self._request.providers, plan=QuantPlan.load(plan)
+        )
 
     # The result -------------------------------------------------------------------------------
 

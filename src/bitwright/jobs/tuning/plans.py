@@ -24,7 +24,7 @@ from bitwright.jobs.tuning.trimming import trim_ranges
 from bitwright.plan import QuantPlan
 from bitwright.support.notices import warn_user
 
-__all__ = ["RANGES", "TRIMMED", "Plans", "Stage", "decide_the_same", "load_kept"]
+__all__ = ["RANGES", "TRIMMED", "Plans", "Stage", "decide_the_same"]
 
 RANGES = "ranges"
 MIN_CALIBRATION = 8
@@ -99,7 +99,7 @@ class Plans:
     def _other_plans(self) -> list[QuantPlan]:
         """Return the plans with other range methods than the first plan."""
         known: list[str] | None = self._journal.get(self._with_purpose(RANGES))
-        kept = [load_kept(path) for path in map(self._plan_path, known or ()) if path]
+        kept = [_load_kept(path) for path in map(self._plan_path, known or ()) if path]
         if known is not None and None not in kept:
             return [plan for plan in kept if plan is not None]
         if self._plans_left is None:  # the first one was there, from an earlier run
@@ -123,7 +123,7 @@ class Plans:
     def _plan(self, stage: Stage, before: Mixtures | None) -> QuantPlan:
         """Return the plan that all models of a stage are made from."""
         path = self._plan_path(stage)
-        kept = None if path is None else load_kept(path)
+        kept = None if path is None else _load_kept(path)
         plan = self._make_plan(stage, before) if kept is None else kept
         if path is not None:
             plan.save(path)
@@ -168,7 +168,7 @@ def decide_the_same(one: Mixtures, other: Mixtures) -> bool:
     return all(getattr(one.plan, name) == getattr(other.plan, name) for name in fields)
 
 
-def load_kept(path: Path) -> QuantPlan | None:
+def _load_kept(path: Path) -> QuantPlan | None:
     """Return a plan that an earlier run kept; None, with a warning, where it is damaged."""
     try:
         return QuantPlan.load(path) if path.exists() else None
