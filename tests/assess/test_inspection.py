@@ -84,7 +84,7 @@ POOLS = {"GlobalAveragePool": 1, "MaxPool": 1}
             {"QLinearConv": 7, "QLinearAdd": 2, "QGemm": 1, "QLinearGlobalAveragePool": 1,
              "Flatten": 1, "MaxPool": 1},
         ),
-        ("int8-dynamic", {"ConvInteger": 7, "MatMulInteger": 1}),
+        ("int8-dynamic", {"ConvInteger": 7, "MatMul": 1}),
         ("int8-weights", {"MatMulNBits": 1}),
     ],
 )  # fmt: skip

@@ -277,7 +277,9 @@ def sign_model(quantized: ir.Model, plan: QuantPlan) -> None:
     # By op type, as the summary counts them: integer operators have other names.
     decided = {"quantized": Counter[str](), "left_float": Counter[str]()}
     for node in plan.nodes.values():
-        decided["quantized" if node.quantized else "left_float"][node.op] += 1
+        # A Gemm by rows is written as a MatMul.
+        op = "MatMul" if node.per_token and node.op == "Gemm" else node.op
+        decided["quantized" if node.quantized else "left_float"][op] += 1
     quantized.metadata_props[DECISIONS] = json.dumps(decided, sort_keys=True)
     if plan.trained:
         quantized.metadata_props[TRAINED] = "true"
