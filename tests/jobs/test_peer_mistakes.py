@@ -178,7 +178,9 @@ def test_W8_two_transposed_gemms_share_one_weight(inner):
     samples = make_samples(model)
     result = bitwright.quantize(model, data=samples, holdout=False, purpose="size")
     assert quality(model, result, samples) > 30
-    assert [name for name in constants_of(result) if name.endswith("_quantized")] == ["w_quantized"]
+    # A bias that a Gemm has not may be added, to correct it.
+    stored = [name for name in constants_of(result) if name.endswith("_quantized")]
+    assert [name for name in stored if "bias" not in name] == ["w_quantized"]
 
 
 # W5, W6: biases -----------------------------------------------------------------------------

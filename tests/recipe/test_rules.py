@@ -81,7 +81,6 @@ BROKEN = [
     ({"weights": {"bits": 8}}, "weights is for the mode weight-only"),
     ({"bias_correction": "fast", **ADAROUND}, "take 'sequential' with fine_tune"),
     ({"mode": "dynamic", "rounding": "gptq"}, "is for static mode"),
-    ({"rounding": "gptq", **ADAROUND}, "leave out one of them"),
     ({"rounding": "gptq", "weight": "int16"}, "2- to 8-bit integers"),
     ({"rounding": "gptq", "emulate": {"weight_pairs": True}}, "keeps float weights"),
     ({"gain_correction": True}, "set bias_correction='sequential' with it"),

@@ -45,7 +45,8 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
     rounding: Literal["nearest", "squant", "gptq"] = "squant"
     """How weights become integers. Nearest: each by itself. SQuant: those of Conv so that errors of
     a kernel and of an output cancel out. GPTQ: those of Conv, Gemm and MatMul so that outputs move
-    least on the calibration data, with scales of channels fitted to that; for less than 8 bits."""
+    least on the calibration data, with scales of channels fitted to that; for less than 8 bits.
+    Weights that learn (`fine_tune`) are rounded as they learned."""
     scales: ScaleKind = "float"
     """Powers of two for hardware that shifts; int16: M / 2^N, M from 1 to 32767, N from 0 to 16."""
     per_channel: bool = False

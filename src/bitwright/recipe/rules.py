@@ -193,10 +193,6 @@ RULES = (
         "'squant'.",
     ),
     Rule(
-        lambda r: r.rounding == "gptq" and r.fine_tune,
-        "rounding='gptq' and fine_tune both choose the integers of weights; leave out one of them.",
-    ),
-    Rule(
         lambda r: (
             r.rounding == "gptq"
             and (not r.weight.is_integer or r.weight.bits > 8 or _changed(r, ("reduce_range",)))

@@ -100,6 +100,11 @@ def check_effort(effort: str, recipe: Recipe, calibration: Calibration) -> None:
         )
     if effort == "low":
         return
+    if not recipe.place.portable:
+        raise RecipeError(
+            "the quantized model cannot be run here, and effort chooses by its error; leave effort "
+            "out, or switch place.portable on."
+        )
     if recipe.fine_tune is not None and effort != "high":
         raise RecipeError(
             f"recipe {recipe.name!r} fine-tunes, which is a step of effort 'high'; ask for that, "
