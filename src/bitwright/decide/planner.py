@@ -59,7 +59,8 @@ def decide(
         plan = prevent_bias_overflow(model, layout, plan)
     plan = fit_narrow_biases(layout, apply_limits(model, plan))
     plan = _absorb_activations(model, layout, plan)
-    if recipe.rounding == "squant":
+    # Layers that do not learn beside others that do are rounded without data.
+    if recipe.rounding == "squant" or (recipe.rounding == "gptq" and recipe.fine_tune is not None):
         plan = _round_convolutions_by_squant(plan)
     if recipe.place.unsigned_activations:
         plan = shift_to_unsigned(plan, _UNSIGNED) or plan
