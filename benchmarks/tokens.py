@@ -217,7 +217,7 @@ def measure(name: str, subject: Subject, options: argparse.Namespace, folder: Pa
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="*", default=["sentences", "smollm"])
-    parser.add_argument("--forms", nargs="*", default=["token", "tensor", "onnxruntime"])
+    parser.add_argument("--forms", nargs="*", default=["token", "tensor", "onnxruntime", "static"])
     parser.add_argument("--tokens", nargs="*", type=int, default=[1, 16, 128, 512])
     parser.add_argument("--threads", type=int, default=1, help="0: all cores")
     parser.add_argument("--seconds", type=float, default=10, help="to time each row with")
