@@ -32,16 +32,6 @@ from bitwright.support.progress import Progress
 from bitwright.targets import TARGETS
 from bitwright.verification import Verification, verify_model
 
-__all__ = [
-    "bench",
-    "bench_generation",
-    "compare",
-    "find_sensitivity",
-    "inspect",
-    "verify",
-    "verify_targets",
-]
-
 
 @check_arguments
 def compare(

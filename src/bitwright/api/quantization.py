@@ -41,17 +41,6 @@ if TYPE_CHECKING:
     from bitwright.jobs.qat import Format
     from bitwright.jobs.retargeting import Retargeted
 
-__all__ = [
-    "apply_plan",
-    "import_qat",
-    "make_plan",
-    "preprocess",
-    "quantize",
-    "read_encodings",
-    "retarget",
-    "write_encodings",
-]
-
 
 @check_arguments
 def quantize(

@@ -12,8 +12,6 @@ from bitwright.support.arguments import check_arguments
 from bitwright.targets import find_target
 from bitwright.targets.host import on_host
 
-__all__ = ["load_recipe"]
-
 
 @check_arguments
 def load_recipe(

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from bitwright.jobs.improve.effort import Effort
     from bitwright.jobs.tuning.result import TuneResult
 
-__all__ = ["tune"]
-
 
 @check_arguments
 def tune(

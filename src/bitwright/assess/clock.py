@@ -21,19 +21,6 @@ import onnx_ir as ir
 from bitwright.data import Sample
 from bitwright.run import open_session, run_session
 
-__all__ = [
-    "BUDGET",
-    "Clock",
-    "advise_on_time",
-    "fit_sample",
-    "middle_sized",
-    "read_clock",
-    "read_clocks",
-    "take_turns",
-    "time_models",
-    "time_runners",
-]
-
 BUDGET = 2.0
 """Seconds that all turns together take at most."""
 MIN_ROUNDS, FEWEST_ROUNDS, MAX_ROUNDS = 5, 3, 41

@@ -19,8 +19,6 @@ from bitwright.graph.quantized_ops import INTEGER_OPS
 from bitwright.run.optimized import OptimizedModel, optimize_model
 from bitwright.support.array_types import Array
 
-__all__ = ["Coverage", "find_coverage", "measure_coverage"]
-
 _INTEGER_LEVEL = 4
 """The accuracy level at which MatMulNBits rounds activations to int8; below, it is float."""
 

@@ -23,8 +23,6 @@ from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, Microsca
 from bitwright.support.showing import Summarized, html_tables
 from bitwright.support.wording import counted, show_bytes
 
-__all__ = ["Inspection", "inspect_model", "show_type"]
-
 _DEQUANTIZING = DEQUANTIZERS | ROUNDERS
 _QUANTIZERS = QUANTIZERS | _DEQUANTIZING | {"DynamicQuantizeLinear"}
 

@@ -16,15 +16,6 @@ from bitwright.assess.sums import ErrorSums
 from bitwright.support.array_types import Array
 from bitwright.support.showing import Section
 
-__all__ = [
-    "ComparedOutputs",
-    "OutputComparison",
-    "OutputErrors",
-    "TotalError",
-    "compare_outputs",
-    "output_section",
-]
-
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 

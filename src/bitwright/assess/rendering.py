@@ -11,8 +11,6 @@ from bitwright.support.wording import show_bytes
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["render_template", "show_decibels", "show_figure", "show_percent"]
-
 _ABSENT = "\N{EN DASH}"
 _MAX_ROWS = 40
 """Rows of a table that is read rather than searched; the rest is counted in a last row."""

@@ -12,9 +12,6 @@ import numpy as np
 from bitwright.numerics.compiling import compiled, default_engine
 from bitwright.support.array_types import Array
 
-__all__ = ["Codes", "ErrorSums", "decibels", "signal_and_noise"]
-
-
 _COMPILED_FROM = 1 << 16
 _MAX_CHANNELS = 1 << 16
 _BLOCK = 512

@@ -11,17 +11,6 @@ from bitwright.assess.outputs import OutputComparison
 from bitwright.plan import QuantPlan
 from bitwright.support.wording import counted
 
-__all__ = [
-    "LEFT_FLOAT",
-    "Level",
-    "Verdict",
-    "accuracy_of",
-    "judge_model",
-    "judge_outputs",
-    "level_of",
-    "stays_float",
-]
-
 Level = Literal["good", "fair", "poor", "slow", "float", "unknown"]
 
 # Losses up to which answers are as good as float's, and up to which they are usable: an error of

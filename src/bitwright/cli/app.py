@@ -39,8 +39,6 @@ from bitwright.errors import RENAMED, BitwrightError, OutputError
 from bitwright.support.memory_shortage import find_memory_shortage
 from bitwright.support.wording import indented, printable
 
-__all__ = ["run"]
-
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
 _LOGGER = logging.getLogger(__name__)

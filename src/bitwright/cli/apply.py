@@ -13,8 +13,6 @@ from bitwright.cli.groups import option
 from bitwright.cli.piping import written
 from bitwright.cli.screen import Screen
 
-__all__ = ["apply_command"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FileOptions(opt.DataOptions):

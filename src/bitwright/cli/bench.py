@@ -16,8 +16,6 @@ from bitwright.cli.screen import Facts, Part, Screen, Table, show_bytes, show_ra
 if TYPE_CHECKING:
     from bitwright.assess import Benchmark, GenerationBenchmark, ModelBenchmark, ModelGeneration
 
-__all__ = ["bench_command"]
-
 _MOST_ROWS = 8
 
 

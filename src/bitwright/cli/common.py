@@ -19,8 +19,6 @@ from bitwright.support.input_limits import input_limits, read_limits
 from bitwright.support.progress import LOGGER as PROGRESS
 from bitwright.support.wording import indented, printable
 
-__all__ = ["CommonOptions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonOptions:

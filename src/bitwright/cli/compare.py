@@ -13,8 +13,6 @@ from bitwright.support.wording import counted
 if TYPE_CHECKING:
     from bitwright.assess import Comparison
 
-__all__ = ["compare_command"]
-
 
 def compare_command(
     float_model: opt.FloatModel,

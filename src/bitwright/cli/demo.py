@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from bitwright.demo import Demo
     from bitwright.jobs.result import Result
 
-__all__ = ["DemoReport", "Measured", "demo_command", "run_demo"]
-
 
 @dataclass(frozen=True, slots=True)
 class Measured:

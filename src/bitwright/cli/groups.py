@@ -11,20 +11,6 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-__all__ = [
-    "REQUIRED",
-    "arguments_of",
-    "complete_recipe",
-    "complete_target",
-    "completing",
-    "described",
-    "expand_groups",
-    "make_group",
-    "option",
-    "options_of",
-    "switch",
-]
-
 REQUIRED: Any = MISSING
 """The default of an option that has to be given."""
 _OPTION, _SWITCH = "option", "switch"

@@ -14,8 +14,6 @@ from bitwright.cli.screen import Facts, Json, Part, Screen, Table, Verbose, show
 if TYPE_CHECKING:
     from bitwright.assess import Inspection
 
-__all__ = ["inspect_command"]
-
 
 def inspect_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Any .onnx file.")],

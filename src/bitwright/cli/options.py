@@ -19,34 +19,6 @@ from bitwright.support.wording import read_bytes
 if TYPE_CHECKING:
     from bitwright.data import RandomData, ShapedData, TextData
 
-__all__ = [
-    "DataOptions",
-    "Device",
-    "Effort",
-    "Engine",
-    "ExternalData",
-    "FloatModel",
-    "Limit",
-    "MeasuringOptions",
-    "Model",
-    "ModelOrFolder",
-    "Output",
-    "PlacingOptions",
-    "PlanPath",
-    "Provider",
-    "QuantizedModel",
-    "RunOptions",
-    "SampleOptions",
-    "Sketches",
-    "Transform",
-    "Weights",
-    "Work",
-    "read_budget",
-    "read_shapes",
-    "read_size",
-    "typed",
-]
-
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The float model, an .onnx file.")]
 ModelOrFolder = Annotated[
     Path,

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import typer
 
-__all__ = ["STANDARD_OUTPUT", "refuse_pipe", "written"]
-
 STANDARD_OUTPUT = Path("-")
 
 

@@ -11,8 +11,6 @@ from bitwright.cli.piping import STANDARD_OUTPUT, written
 from bitwright.cli.recipe_choice import RecipeChoice
 from bitwright.cli.screen import Screen
 
-__all__ = ["plan_command"]
-
 
 def plan_command(
     model: opt.Model,

@@ -9,8 +9,6 @@ from bitwright.cli.groups import option, switch
 from bitwright.cli.piping import written
 from bitwright.cli.screen import Facts, Screen, show_bytes
 
-__all__ = ["preprocess_command"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreprocessOptions:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from bitwright.recipe import Recipe
     from bitwright.verification import Verification
 
-__all__ = ["HELP", "quantize_command"]
-
 _GO_WITH_QAT = {"format", "exclude", "op_types"}
 
 

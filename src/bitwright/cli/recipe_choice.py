@@ -11,8 +11,6 @@ from bitwright.cli.groups import complete_recipe, complete_target, completing, o
 if TYPE_CHECKING:
     from bitwright.recipe import Recipe
 
-__all__ = ["RecipeChoice"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeChoice:

@@ -12,8 +12,6 @@ from bitwright.cli.screen import Json, Part, Screen, Table, Verbose
 if TYPE_CHECKING:
     from bitwright.recipe import Recipe
 
-__all__ = ["recipes_command"]
-
 # The recipe to begin with, and for which model it is.
 _START = {
     "int8-per-channel": "convolutional networks and encoders, with calibration data; the default",

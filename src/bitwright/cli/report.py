@@ -14,8 +14,6 @@ from bitwright.cli.screen import Facts, Part, Screen, show_bytes
 if TYPE_CHECKING:
     from bitwright.jobs.report import Report
 
-__all__ = ["report_command"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ReportSamples(opt.MeasuringOptions):

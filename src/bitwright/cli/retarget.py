@@ -17,9 +17,6 @@ from bitwright.cli.screen import Facts, Part, Screen
 if TYPE_CHECKING:
     from bitwright.jobs.retargeting import Retargeted
 
-__all__ = ["retarget_command"]
-
-
 _Format = StrEnum("_Format", ["qdq", "qoperator"])
 
 

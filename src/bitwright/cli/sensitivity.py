@@ -16,9 +16,6 @@ from bitwright.cli.screen import Facts, Part, Screen, Table
 if TYPE_CHECKING:
     from bitwright.assess import Proposal, Sensitivity
 
-__all__ = ["sensitivity_command"]
-
-
 _To = StrEnum("_To", ["float", "uint16", "int8"])
 
 

@@ -15,8 +15,6 @@ from bitwright.recipe.emulate import MOVED
 from bitwright.support.arguments import alternatives
 from bitwright.support.settings import Settings, merge
 
-__all__ = ["change_recipe"]
-
 _METHOD_FIELDS = ("ranges", "weight_ranges", "fine_tune", "weights.rounding")
 _OVERRIDES = (("overrides",), ("weights", "overrides"))
 # Section of a recipe -> its fields and their types.

@@ -7,8 +7,6 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["EVERY_OPTION", "FIRST_COMMANDS", "Overview", "with_short_help"]
-
 EVERY_OPTION = "--help-all"
 FIRST_COMMANDS = ("quantize", "tune", "report", "inspect", "recipes", "demo")
 

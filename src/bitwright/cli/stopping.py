@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Stopping"]
-
 _REPEAT_AFTER = 0.25
 """Seconds in which an interruption reaches whoever handles it, or is taken for lost."""
 

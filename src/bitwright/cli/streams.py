@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-__all__ = ["LastingStream", "lasting_streams"]
-
 
 class LastingStream:
     """A stream that drops what comes after the first thing that it could not write."""

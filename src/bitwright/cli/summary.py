@@ -17,16 +17,6 @@ if TYPE_CHECKING:
     from bitwright.jobs.result import Result
     from bitwright.plan import QuantPlan
 
-__all__ = [
-    "ENCODINGS",
-    "folder_parts",
-    "next_command",
-    "plan_document",
-    "plan_parts",
-    "result_parts",
-    "save_plan",
-]
-
 ENCODINGS = ".encodings"
 """How names of encodings files end."""
 

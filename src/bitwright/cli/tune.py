@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from bitwright.assess.judge.sequential import Drop
     from bitwright.jobs.tuning.result import TuneResult
 
-__all__ = ["MISSED", "tune_command"]
-
 MISSED = 3
 """The exit code where no model within the allowed drop was found; the closest one is written."""
 

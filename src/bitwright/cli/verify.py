@@ -17,8 +17,6 @@ from bitwright.support.wording import counted
 if TYPE_CHECKING:
     from bitwright.verification import Finding, Verification
 
-__all__ = ["verify_command"]
-
 _MOST_ROWS = 8
 _MOST_NAMES = 2
 

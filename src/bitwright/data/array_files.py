@@ -19,8 +19,6 @@ from bitwright.support.files import check_regular_file
 from bitwright.support.input_limits import check_limit
 from bitwright.support.wording import show_bytes
 
-__all__ = ["ARRAY_READERS", "load_arrays", "load_npy"]
-
 
 def load_arrays(path: Path, names: Sequence[str] | None = None) -> dict[str, Array]:
     """Read the arrays of a file by their names, '' where it has none; never unpickles.

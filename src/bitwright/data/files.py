@@ -22,15 +22,6 @@ from bitwright.support.files import check_regular_file
 from bitwright.support.notices import warn_user
 from bitwright.support.wording import counted
 
-__all__ = [
-    "class_of_images",
-    "is_array_file",
-    "is_sample_file",
-    "list_files",
-    "open_path",
-    "open_paths",
-]
-
 # Suffix of a file -> the kind of data in it; all files of a folder are of one kind.
 _KINDS = {
     **dict.fromkeys((".npy", ".npz"), "arrays"),

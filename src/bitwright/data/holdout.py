@@ -11,8 +11,6 @@ from bitwright.data.samples import Samples
 from bitwright.data.specs import Sample
 from bitwright.errors import DataError
 
-__all__ = ["HoldoutSplit", "Split", "split_samples"]
-
 _EVERY, _MOST = 8, 8
 """Every eighth sample is held out, and at most eight are."""
 _MAX_FIRST = 2

@@ -11,15 +11,6 @@ from bitwright.data.specs import Array, InputSpec, show_shape
 from bitwright.errors import DataError, MissingPackageError, RecipeError, did_you_mean
 from bitwright.support.settings import Settings
 
-__all__ = [
-    "PREPROCESS_PRESETS",
-    "ImagePreprocess",
-    "Transform",
-    "ask_for",
-    "load_pillow",
-    "no_images",
-]
-
 MAX_SIDE = 1 << 14
 """Pixels in a side up to which images are resized: above the input of any model."""
 

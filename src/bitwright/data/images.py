@@ -20,15 +20,6 @@ from bitwright.data.samples import NamedSample, Samples
 from bitwright.data.specs import Array, InputSpec, as_array
 from bitwright.errors import DataError
 
-__all__ = [
-    "IMAGE_SUFFIXES",
-    "Picture",
-    "image_to_array",
-    "is_image",
-    "one_image_input",
-    "open_images",
-]
-
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 # Of the formats that Pillow reads, only those of the suffixes: it tells formats apart by content,

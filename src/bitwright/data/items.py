@@ -12,8 +12,6 @@ from bitwright.data.images import image_to_array, is_image
 from bitwright.data.specs import InputSpec, as_array
 from bitwright.errors import DataError
 
-__all__ = ["ACCEPTED", "name_item", "transformed"]
-
 ACCEPTED = (
     "give a list or generator of dicts (input name to array), an ONNX Runtime "
     "CalibrationDataReader, a torch DataLoader or dataset, a Hugging Face dataset, images, or the "

@@ -24,15 +24,6 @@ from bitwright.errors import DataError
 from bitwright.support.files import check_regular_file
 from bitwright.support.scratch import ScratchFolder
 
-__all__ = [
-    "LABEL",
-    "ArrayStore",
-    "LabelledSamples",
-    "fingerprint_data",
-    "open_labelled",
-    "read_labels",
-]
-
 LABEL = "label"
 """The name of what is given beside the data: a list of labels, or the classes of folders."""
 _LABEL_LINES = (".txt", ".csv")

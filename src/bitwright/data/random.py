@@ -16,8 +16,6 @@ from bitwright.errors import DataError, did_you_mean
 from bitwright.support.arguments import check_arguments
 from bitwright.support.input_limits import check_limit
 
-__all__ = ["RandomData"]
-
 
 @check_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)

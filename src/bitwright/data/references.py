@@ -11,8 +11,6 @@ from bitwright.data.requests import open_data, paths_of
 from bitwright.data.samples import Samples, to_channels_last
 from bitwright.data.specs import InputSpec, Sample
 
-__all__ = ["SampleReference", "SampleReferences", "read_sample", "read_samples", "refer_to"]
-
 
 @dataclass(frozen=True, eq=False)
 class _Source:

@@ -16,8 +16,6 @@ from bitwright.data.texts import TextData
 from bitwright.errors import DataError
 from bitwright.support.arguments import check_arguments
 
-__all__ = ["open_data", "paths_of"]
-
 
 @check_arguments
 def open_data(

@@ -13,8 +13,6 @@ import numpy as np
 from bitwright.data.specs import Array, InputSpec, Sample, check_sample
 from bitwright.errors import DataError, EmptyDataError
 
-__all__ = ["NamedSample", "Samples", "cache_samples", "channels_first_specs", "to_channels_last"]
-
 NamedSample: TypeAlias = tuple[Mapping[str, Any], str | None]
 """A sample before it is checked, and the name of the file that it is from."""
 

@@ -9,8 +9,6 @@ from typing import Any, SupportsIndex, TypeAlias
 from bitwright.data.specs import InputSpec, show_shape
 from bitwright.errors import DataError, did_you_mean
 
-__all__ = ["ShapedData", "Shapes", "fix_shapes", "read_shapes"]
-
 Shapes: TypeAlias = Mapping[str, Sequence[int] | int] | Sequence[Sequence[int]]
 
 

@@ -18,8 +18,6 @@ from bitwright.data.specs import InputSpec, as_array, split_stack
 from bitwright.errors import DataError, EmptyDataError
 from bitwright.support.wording import counted
 
-__all__ = ["open_source"]
-
 
 def open_source(source: Any, specs: Sequence[InputSpec], *, transform: Any = None) -> Samples:
     """Open data that is there, in files or in memory, for a model.

@@ -12,8 +12,6 @@ from bitwright.data.specs import Array, InputSpec, show_shape
 from bitwright.errors import DataError, did_you_mean
 from bitwright.support.files import check_regular_file
 
-__all__ = ["load_table"]
-
 _LABELS = ("class", "label", "target", "y")
 """Columns that hold no feature, in lower case."""
 

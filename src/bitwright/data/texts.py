@@ -21,8 +21,6 @@ from bitwright.errors import DataError, MissingPackageError
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import check_regular_file
 
-__all__ = ["TextData"]
-
 PIECE = 1 << 20
 """Characters that are tokenized at once: a tokenizer takes about 100 bytes for each of them."""
 

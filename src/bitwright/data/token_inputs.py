@@ -14,16 +14,6 @@ from bitwright.data.shapes import Shapes, fix_shapes
 from bitwright.data.specs import Array, InputSpec, Sample
 from bitwright.errors import DataError
 
-__all__ = [
-    "Heads",
-    "Window",
-    "fill_token_inputs",
-    "find_maker",
-    "fixed_length",
-    "is_cache",
-    "maker_of",
-]
-
 
 class Heads(NamedTuple):
     """Number and size of the heads of a cache; None where unknown."""

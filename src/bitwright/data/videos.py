@@ -12,8 +12,6 @@ from bitwright.data.images import image_to_array, one_image_input
 from bitwright.data.specs import InputSpec
 from bitwright.errors import DataError, MissingPackageError
 
-__all__ = ["VIDEO_SUFFIXES", "video_samples"]
-
 VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpg", ".webm")
 
 _SECONDS = 1.0

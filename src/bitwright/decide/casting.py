@@ -17,8 +17,6 @@ from bitwright.numerics.halves import INFINITE, MAX_FLOAT16
 from bitwright.plan import NodePlan
 from bitwright.recipe import Recipe
 
-__all__ = ["decide_casts"]
-
 _MAX_OBSERVED = MAX_FLOAT16 / 2
 """Other samples may reach further than those that were observed."""
 # The type of their results is an attribute, or that of a scale.

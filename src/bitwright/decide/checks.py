@@ -14,8 +14,6 @@ from bitwright.numerics.types import INT4, INT8, INT16, INT32, QTYPES, UINT4, UI
 from bitwright.recipe import MinMax, Override, Recipe, find_override
 from bitwright.support.notices import warn_user
 
-__all__ = ["check_recipe", "check_tensor_names", "has_channelwise_activations"]
-
 Names = Mapping[ir.Value, str]
 
 _ACTIVATION_TYPES = (INT8, UINT8, INT16, UINT16, INT4, UINT4)

@@ -14,8 +14,6 @@ from bitwright.numerics.types import UINT16
 from bitwright.plan import Fallback, QuantPlan, TensorPlan
 from bitwright.recipe import Override
 
-__all__ = ["fall_back"]
-
 _REASON = "fell back to float: its error reaches the outputs"
 
 

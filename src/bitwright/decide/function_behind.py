@@ -7,8 +7,6 @@ import onnx_ir as ir
 from bitwright.decide.ops import op_types
 from bitwright.graph.constants import is_constant
 
-__all__ = ["function_behind"]
-
 _POINTWISE = op_types(lambda op: op.activation and op.elementwise)
 
 

@@ -22,8 +22,6 @@ from bitwright.graph import iter_values, reach
 from bitwright.graph.constants import is_constant
 from bitwright.plan import NodePlan, QuantPlan, TensorPlan, WeightPlan
 
-__all__ = ["leave_float"]
-
 _EDITED = "the plan says so"
 _COMPLETES = "the node that it completes is float"
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)

@@ -14,15 +14,6 @@ from bitwright.graph import static_shape
 from bitwright.graph.constants import is_constant
 from bitwright.recipe import Recipe
 
-__all__ = [
-    "BiasSum",
-    "bias_sum_behind",
-    "bias_sum_of",
-    "ends_in_product",
-    "enter_added_bias",
-    "stores_added_biases",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class BiasSum:

@@ -9,8 +9,6 @@ from bitwright.errors import RecipeError
 from bitwright.numerics.types import INT16, QType
 from bitwright.recipe import Recipe
 
-__all__ = ["has_float16", "needed_opset"]
-
 # Below 13 DequantizeLinear knows no channels, and several ops take no 8-bit values.
 _PREFERRED = 13
 # QuantizeLinear came with 10, DynamicQuantizeLinear with 11; below 11 the runtime fuses nothing.

@@ -26,8 +26,6 @@ from bitwright.support.collector import without_collection
 if TYPE_CHECKING:
     from bitwright.observe import TensorSketch
 
-__all__ = ["decide", "with_ranges"]
-
 
 @without_collection()
 def decide(

@@ -17,8 +17,6 @@ from bitwright.graph.shapes import sizes_of
 from bitwright.numerics.quantize import quantize
 from bitwright.plan import NodePlan, QuantPlan, TensorPlan
 
-__all__ = ["check_plan", "clips_exactly", "may_absorb"]
-
 
 def check_plan(model: ir.Model, plan: QuantPlan, *, fingerprint: str) -> None:
     """Raise a `PlanError` for the first thing in the plan that the model contradicts."""

@@ -18,8 +18,6 @@ from bitwright.numerics.halves import narrow
 from bitwright.plan import QuantPlan
 from bitwright.support.wording import counted
 
-__all__ = ["emit_casts"]
-
 _FLOAT = ir.DataType.FLOAT
 _KINDS = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 

@@ -19,8 +19,6 @@ from bitwright.errors import PlanError
 from bitwright.graph.constants import input_at
 from bitwright.plan import QuantPlan
 
-__all__ = ["emit_dynamic"]
-
 
 def emit_dynamic(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> list[str]:
     """Turn the float model, in place, into the dynamic one that the plan describes.

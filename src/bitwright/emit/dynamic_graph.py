@@ -32,8 +32,6 @@ from bitwright.graph.editing import (
 from bitwright.numerics.types import INT8, UINT8, QType
 from bitwright.plan import QuantPlan
 
-__all__ = ["IntegerWriter", "Keys"]
-
 _FLOAT = ir.DataType.FLOAT
 
 Keys = Sequence[str | None]

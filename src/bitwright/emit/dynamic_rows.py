@@ -33,8 +33,6 @@ from bitwright.graph.constants import constant_of, input_at, weight_of
 from bitwright.plan import QuantPlan
 from bitwright.support.array_types import Array
 
-__all__ = ["RowWriter"]
-
 _FLOORS = {"Relu": 0.0, "Gelu": 0.1701}
 """Op type -> how far below zero its results lie at most; a Gelu computed by tanh has the lowest,
 -0.17004."""

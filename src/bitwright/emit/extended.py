@@ -30,8 +30,6 @@ from bitwright.numerics.shared_exponent import axis_within
 from bitwright.numerics.types import BFLOAT16, INT32, QType
 from bitwright.plan import Parameters, QuantPlan, TensorPlan
 
-__all__ = ["emit_extended", "emit_fix_neuron"]
-
 
 def emit_extended(model: ir.Model, plan: QuantPlan, round_weights: Rounding) -> list[str]:
     """Turn the float model, in place, into one with pairs of the vendor's operators.

@@ -62,8 +62,6 @@ from bitwright.numerics.types import INT2, INT4, INT8, UINT2, UINT4, UINT8, QTyp
 from bitwright.plan import QuantPlan
 from bitwright.support.array_types import Array
 
-__all__ = ["FORMS", "NVFP4_VALUES", "emit_blocks", "emit_weight_only"]
-
 NVFP4_VALUES = "nvfp4-values"
 """The form with the numbers of nvfp4 in float, which any runtime can run."""
 

@@ -20,17 +20,6 @@ from bitwright.graph.editing import add_initializer, graph_of, insert_before, in
 from bitwright.numerics.blocks import BlockFormat
 from bitwright.numerics.nbits import NBitsForm
 
-__all__ = [
-    "Reader",
-    "StoredExperts",
-    "read_matrix",
-    "readers_of",
-    "reason_against",
-    "to_experts",
-    "to_lookup",
-    "to_nbits",
-]
-
 
 class Reader(NamedTuple):
     """A node that reads a constant, directly or through a Transpose."""

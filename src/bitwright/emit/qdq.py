@@ -23,8 +23,6 @@ from bitwright.plan import Parameters, QuantPlan, TensorPlan
 from bitwright.support.array_types import Array
 from bitwright.support.collector import without_collection
 
-__all__ = ["QdqWriter", "Rounding", "StandardOp", "emit_qdq"]
-
 Rounding = Callable[[Array, Parameters], Array]
 StandardOp = Literal["QuantizeLinear", "DequantizeLinear"]
 

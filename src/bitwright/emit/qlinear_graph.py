@@ -16,8 +16,6 @@ from bitwright.graph.constants import constant_of
 from bitwright.graph.editing import add_initializer, insert_before, like, replace_value
 from bitwright.support.array_types import Array
 
-__all__ = ["EIGHT_BITS", "PairGraph"]
-
 EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
 
 

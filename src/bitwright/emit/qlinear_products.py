@@ -12,9 +12,6 @@ from bitwright.emit.quantized import Quantized
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.support.array_types import Array
 
-__all__ = ["lower_conv", "lower_gemm", "lower_matmul"]
-
-
 _FLOAT = ir.DataType.FLOAT
 _INT32 = ir.DataType.INT32
 

@@ -17,8 +17,6 @@ from bitwright.graph.constants import constant_of, input_at
 from bitwright.numerics.quantize import quantize
 from bitwright.numerics.types import INT8, UINT8
 
-__all__ = ["INTEGER_OPS", "IntegerRule"]
-
 IntegerRule = Callable[[PairGraph, ir.Node], "str | None"]
 """Puts the integer op in a node's place, or returns why there is none."""
 

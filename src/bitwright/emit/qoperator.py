@@ -14,8 +14,6 @@ from bitwright.graph import NameScope
 from bitwright.graph.editing import remove_nodes, remove_unused_initializers, replace_value
 from bitwright.plan import QuantPlan
 
-__all__ = ["emit_qoperator"]
-
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 

@@ -17,16 +17,6 @@ from bitwright.graph.editing import replace_inputs
 from bitwright.numerics.types import QType
 from bitwright.support.array_types import Array
 
-__all__ = [
-    "MICROSOFT",
-    "Quantized",
-    "add_quantized",
-    "convert_to_contrib",
-    "embedding_inputs",
-    "quantized_tensor",
-    "to_unsigned",
-]
-
 MICROSOFT = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
 

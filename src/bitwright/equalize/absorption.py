@@ -25,14 +25,6 @@ from bitwright.equalize.shifting import Shift
 from bitwright.plan import Smoothing
 from bitwright.support.array_types import F32, F64
 
-__all__ = [
-    "AbsorptionPoint",
-    "Channels",
-    "absorption_for",
-    "find_absorption",
-    "find_absorption_points",
-]
-
 _MARGIN = 0.1
 """Margin below the observed minimum of a channel, as a share of its range."""
 

@@ -28,8 +28,6 @@ from bitwright.numerics.blocks import (
 from bitwright.numerics.second_moment import output_error
 from bitwright.support.array_types import F32, F64
 
-__all__ = ["CLIPPED", "awq_clip", "awq_scales", "awq_shrink"]
-
 _SMALLEST = 1e-4
 MAX_COLUMNS = 256
 """Columns of a wide layer that are scored."""

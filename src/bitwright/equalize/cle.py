@@ -23,8 +23,6 @@ from bitwright.graph.editing import replace_constant
 from bitwright.recipe import CrossLayerEqualization, EqualizationDetails
 from bitwright.support.array_types import F64, Array
 
-__all__ = ["Equalized", "bias_divisor", "equalize_layers"]
-
 # A channel beyond this on one side holds nothing but rounding noise: nothing to equalize.
 _LARGEST_FACTOR = 1e8
 # The adaptive sweeps have converged when their sum of changes stays the same this often.

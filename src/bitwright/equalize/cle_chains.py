@@ -21,8 +21,6 @@ from bitwright.graph import iter_graphs
 from bitwright.graph.constants import constant_of, float_constant_of, input_at, is_private
 from bitwright.support.array_types import F64, Array
 
-__all__ = ["Addition", "Chains", "Layer", "Link", "find_chains"]
-
 _HOMOGENEOUS = op_types(lambda op: op.homogeneous)
 _POOLS = op_types(lambda op: op.pool)
 

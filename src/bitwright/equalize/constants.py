@@ -14,17 +14,6 @@ from bitwright.graph.constants import constant_tensor, input_at
 from bitwright.graph.tensors import inline_copy, lazy_tensor
 from bitwright.support.array_types import F64, Array
 
-__all__ = [
-    "Edit",
-    "Matrix",
-    "change_lazily",
-    "constant_at",
-    "fits",
-    "matrix_of",
-    "read_inline",
-    "transposed",
-]
-
 
 class Edit(NamedTuple):
     """A constant input of a node, and what it becomes."""

@@ -23,8 +23,6 @@ from bitwright.graph.constants import float_constant_of, input_at, is_private
 from bitwright.graph.editing import add_initializer, insert_behind_value, replace_constant
 from bitwright.support.array_types import F64, Array
 
-__all__ = ["Shift", "find_shift"]
-
 _NORMS = op_types(lambda op: op.normalizes == "last axes" and op.bias is not None)
 
 _Place = tuple[ir.Node, int]

@@ -43,8 +43,6 @@ from bitwright.plan import Smoothing
 from bitwright.recipe import Recipe, SmoothQuant
 from bitwright.support.array_types import F64, Array
 
-__all__ = ["apply_smoothing", "find_smoothing_points", "smoothing_for"]
-
 # As in the paper's own code: a channel whose weights vanish must not blow the factor up.
 _SMALLEST = 1e-5
 _LARGEST = 1e5

@@ -11,8 +11,6 @@ from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import subgraphs_of, values_of
 from bitwright.support.array_types import Array
 
-__all__ = ["find_choices", "iter_chosen", "open_branches"]
-
 
 def find_choices(model: ir.Model) -> dict[ir.Node, str]:
     """Return the Ifs of the main graph whose condition is an input of the model, with its name."""

@@ -16,8 +16,6 @@ import onnx_ir as ir
 from bitwright.graph.constants import constant_of
 from bitwright.support.array_types import I64
 
-__all__ = ["MOVES", "ChannelReader", "channel_readers"]
-
 Labels = I64
 
 _OPEN_BATCH = 2

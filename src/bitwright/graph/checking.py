@@ -14,8 +14,6 @@ from bitwright.graph.subgraphs import iter_graphs, qualified_name, subgraphs_of
 from bitwright.graph.tensors import tensor_slots
 from bitwright.support.wording import reason_of
 
-__all__ = ["check_model", "check_order", "fingerprint", "is_in_order"]
-
 _STANDARD_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training"})
 
 

@@ -25,8 +25,6 @@ from bitwright.graph.names import NameScope
 from bitwright.graph.tensors import lazy_tensor
 from bitwright.support.array_types import Array
 
-__all__ = ["fill_weights"]
-
 # A module of Hugging Face or of onnxruntime-genai's builder -> the tensors whose rows it holds, one
 # behind the other. The first of the alternatives that a file has is taken: some architectures have
 # a norm more, and a head without a tensor of its own is the embedding.

@@ -16,8 +16,6 @@ from bitwright.graph.subgraphs import iter_graphs, values_of
 from bitwright.graph.tensors import inline_copy
 from bitwright.support.collector import without_collection
 
-__all__ = ["StrippedModel", "clone_model", "strip_weights", "to_message", "value_with_tensor"]
-
 
 @without_collection()
 def clone_model(model: ir.Model) -> ir.Model:

@@ -9,20 +9,6 @@ import onnx_ir as ir
 
 from bitwright.support.array_types import Array
 
-__all__ = [
-    "EXPERT_WEIGHTS",
-    "ProductWeight",
-    "constant_of",
-    "constant_tensor",
-    "float_constant_of",
-    "input_at",
-    "is_constant",
-    "is_private",
-    "is_transposed_constant",
-    "weight_of",
-    "weights_of",
-]
-
 
 def input_at(node: ir.Node, index: int) -> ir.Value | None:
     """Return an input of a node, or None where it is left out."""

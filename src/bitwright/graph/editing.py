@@ -18,25 +18,6 @@ from bitwright.graph.subgraphs import values_of
 from bitwright.graph.tensors import shape_of
 from bitwright.support.array_types import Array
 
-__all__ = [
-    "add_initializer",
-    "append_node",
-    "copy_node",
-    "drop_if_unused",
-    "graph_of",
-    "insert_after",
-    "insert_before",
-    "insert_behind_value",
-    "is_training_norm",
-    "like",
-    "remove_nodes",
-    "remove_unused_initializers",
-    "remove_unused_nodes",
-    "replace_constant",
-    "replace_inputs",
-    "replace_value",
-]
-
 Attributes = Mapping[str, Any] | None
 Content = Array | np.generic | ir.TensorProtocol
 

@@ -25,16 +25,6 @@ import onnx_ir as ir
 from bitwright.graph.tensors import lazy_tensor
 from bitwright.support.array_types import Array
 
-__all__ = [
-    "GRAPH_INITIALIZER",
-    "MODEL_GRAPH",
-    "Extent",
-    "StoredFile",
-    "field_header",
-    "split_file",
-    "tensor_header",
-]
-
 SMALLEST_FILE = 32 << 20
 """Bytes from which on a file is read in parts; a smaller one is simply read."""
 SMALLEST_TENSOR = 64 << 10

@@ -12,8 +12,6 @@ import numpy as np
 from bitwright.errors import MissingPackageError, ModelError
 from bitwright.support.array_types import Array
 
-__all__ = ["ARCHITECTURES", "GGUFFile"]
-
 ARCHITECTURES = ("gemma2", "gemma3", "llama", "qwen2", "qwen3")
 """What is supported: decoders whose modules have the names of Hugging Face's Llama."""
 

@@ -11,8 +11,6 @@ import onnx_ir as ir
 
 from bitwright.graph.runtime_ops import find_schema
 
-__all__ = ["HalfParameters", "find_half_parameters"]
-
 _LATEST = 21
 
 

@@ -15,8 +15,6 @@ from bitwright.graph.names import NameScope
 from bitwright.graph.shapes import element_type, static_shape
 from bitwright.graph.subgraphs import iter_values, owner_nodes, subgraphs_of
 
-__all__ = ["Exposed", "expose"]
-
 
 class Exposed(NamedTuple):
     """A model with extra outputs, and the output's name for each tensor that was asked for."""

@@ -28,8 +28,6 @@ from bitwright.support.collector import without_collection
 from bitwright.support.files import check_regular_file
 from bitwright.support.wording import reason_of
 
-__all__ = ["SOURCE_KEY", "ModelSource", "file_size", "files_of", "load_model", "source_path"]
-
 ModelSource = str | os.PathLike[str] | onnx.ModelProto | ir.Model
 
 SOURCE_KEY = "bitwright.source"

@@ -17,8 +17,6 @@ from bitwright.errors import ModelError
 from bitwright.graph.runtime_ops import find_schema
 from bitwright.support.input_limits import check_limit
 
-__all__ = ["check_message"]
-
 _Tensor, _Attribute = onnx.TensorProto, onnx.AttributeProto
 
 # Where a tensor's numbers are, and how many entries a number takes there, if not in raw_data.

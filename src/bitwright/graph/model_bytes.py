@@ -27,8 +27,6 @@ from bitwright.graph.extents import (
 )
 from bitwright.graph.tensors import TensorSlot, external_path, inline_copy
 
-__all__ = ["CHUNK_BYTES", "write_model", "write_tensors", "written_size"]
-
 CHUNK_BYTES = 64 << 20
 """Bytes that are read and written at once."""
 _SYNCED = 64 << 20

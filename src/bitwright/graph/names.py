@@ -6,8 +6,6 @@ import onnx_ir as ir
 
 from bitwright.graph.subgraphs import iter_graphs, values_of
 
-__all__ = ["NameScope"]
-
 
 class NameScope:
     """All names of a model, values and nodes at every level, and new ones beside them."""

@@ -22,14 +22,6 @@ from bitwright.graph.tensors import tensor_in, tensor_slots
 from bitwright.support.collector import without_collection
 from bitwright.support.wording import counted
 
-__all__ = [
-    "HiddenDefaults",
-    "find_quantized_nodes",
-    "hide_defaults",
-    "normalize",
-    "refuse_unsupported",
-]
-
 _VENDOR_DOMAINS = ("com.vai.quantize", "com.amd.quark")
 """Domains of quantizers that may bring a body along, which is no reason to forget their name."""
 

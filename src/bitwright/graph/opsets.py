@@ -16,8 +16,6 @@ from bitwright.graph.subgraphs import iter_graphs, owner_nodes
 from bitwright.graph.versions import minimum_ir_version, opset_of, runtime_limits
 from bitwright.support.wording import reason_of
 
-__all__ = ["convert_opset"]
-
 
 def convert_opset(model: ir.Model, version: int) -> ir.Model:
     """Return the model at opset `version` (or as it is, if it is already there or newer).

@@ -12,8 +12,6 @@ import onnx_ir as ir
 from bitwright.graph.cloning import BIG_TENSOR_BYTES, clone_model
 from bitwright.graph.tensors import external_like, inline_copy, shape_of, tensor_slots
 
-__all__ = ["PortableModel", "carried_model", "carry_model"]
-
 Bytes = npt.NDArray[np.uint8]
 
 

@@ -4,18 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = [
-    "BLOCK_ROUNDERS",
-    "DECISIONS",
-    "DEQUANTIZERS",
-    "FIX_NEURONS",
-    "INTEGER_OPS",
-    "QUANTIZERS",
-    "ROUNDERS",
-    "IntegerOp",
-    "is_integer_op",
-]
-
 DECISIONS = "bitwright.nodes"
 """The metadata with how many nodes of each op type were quantized, and how many left float."""
 

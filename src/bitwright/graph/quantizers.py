@@ -17,16 +17,6 @@ from bitwright.numerics.quantize import dequantize
 from bitwright.numerics.types import QTYPES, QType
 from bitwright.support.array_types import Array
 
-__all__ = [
-    "QuantizationParameters",
-    "Quantizer",
-    "Quantizers",
-    "StoredWeight",
-    "name_of",
-    "position_of",
-    "stored_weight",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizationParameters:

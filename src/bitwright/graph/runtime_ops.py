@@ -13,8 +13,6 @@ import onnx_ir as ir
 
 from bitwright.graph.subgraphs import iter_messages
 
-__all__ = ["bring_back", "find_schema", "keeps_type", "move_apart", "stand_in_for_shapes"]
-
 _IN_ONNX_DOMAIN = frozenset(
     "Affine Crop DynamicSlice GRUUnit GivenTensorFill ImageScaler LayerNormalization "
     "MeanVarianceNormalization ParametricSoftplus Scale ScaledTanh SimplifiedLayerNormalization "

@@ -33,14 +33,6 @@ from bitwright.graph.tensors import (
 from bitwright.support.files import check_regular_file, replace_file, temporary_beside
 from bitwright.support.logs import logged
 
-__all__ = [
-    "EXTERNAL_DATA_THRESHOLD",
-    "ExternalData",
-    "check_destination",
-    "check_parent",
-    "save_model",
-]
-
 EXTERNAL_DATA_THRESHOLD = 2_000_000_000
 """Bytes above which tensors go to a `<name>.data` file by themselves (protobuf ends at 2 GiB)."""
 

@@ -14,8 +14,6 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-__all__ = ["device_configurations", "write_graph"]
-
 _ANNOTATION = "quant_parameter_tensor_names"
 """Under which onnx-ir keeps the annotations of quantized tensors."""
 _TAKES_VERSION = "model_ir_version" in inspect.signature(ir.serde.serialize_node_into).parameters

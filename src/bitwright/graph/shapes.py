@@ -15,19 +15,6 @@ from bitwright.graph.tensors import shape_of
 from bitwright.support.collector import without_collection
 from bitwright.support.wording import reason_of
 
-__all__ = [
-    "assume_types",
-    "element_type",
-    "forget_invented_sizes",
-    "forget_sizes",
-    "infer_shapes",
-    "is_invented",
-    "set_input_shapes",
-    "sizes_of",
-    "static_shape",
-    "take_over_shapes",
-]
-
 
 @without_collection()
 def infer_shapes(model: ir.Model) -> str | None:

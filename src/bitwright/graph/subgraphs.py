@@ -22,20 +22,6 @@ import onnx_ir as ir
 
 from bitwright.errors import ModelError, did_you_mean
 
-__all__ = [
-    "find_value",
-    "iter_from",
-    "iter_graphs",
-    "iter_messages",
-    "iter_values",
-    "outer_inputs",
-    "owner_nodes",
-    "qualified_name",
-    "reach",
-    "subgraphs_of",
-    "values_of",
-]
-
 _Item = TypeVar("_Item")
 
 _HOLDERS = frozenset({"If", "Loop", "Scan", "SequenceMap"})

@@ -20,8 +20,6 @@ from bitwright.graph.subgraphs import iter_messages, owner_nodes, reach, subgrap
 from bitwright.graph.versions import opset_of
 from bitwright.support.wording import reason_of
 
-__all__ = ["infer_symbolic_shapes"]
-
 _LOGGER = "onnxruntime.tools.symbolic_shape_infer"
 
 

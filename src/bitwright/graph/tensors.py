@@ -15,15 +15,6 @@ import onnx_ir as ir
 from bitwright.graph.subgraphs import iter_from
 from bitwright.support.array_types import Array
 
-__all__ = [
-    "ARRAY_TYPES",
-    "AttributeSlot",
-    "InitializerSlot",
-    "TensorSlot",
-    "serialized_size",
-    "tensor_slots",
-]
-
 _ARRAY_TYPES = "BOOL DOUBLE FLOAT FLOAT16 INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64"
 ARRAY_TYPES = frozenset(ir.DataType[name] for name in _ARRAY_TYPES.split())
 """Types of tensors that the runtime takes and gives as arrays."""

@@ -16,15 +16,6 @@ from onnx import helper
 
 from bitwright.errors import ModelError
 
-__all__ = [
-    "RuntimeLimits",
-    "minimum_ir_version",
-    "opset_of",
-    "runtime_limits",
-    "runtime_version",
-    "stamp_versions",
-]
-
 # Initializers need not be graph inputs from IR 4 on; we always write them that way.
 _LOWEST_IR = 4
 

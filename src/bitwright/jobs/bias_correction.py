@@ -41,8 +41,6 @@ from bitwright.rounding.output_correction import OutputMoments, by_channel
 from bitwright.run import LayerwiseRun, cut_model, open_path
 from bitwright.support.wording import counted
 
-__all__ = ["correct_biases"]
-
 SAMPLES = 256
 """How many samples layers are compared on, one after the other: means converge long before."""
 TEST_SAMPLES = 16

@@ -52,28 +52,6 @@ from bitwright.support.logs import logged
 from bitwright.support.progress import Progress
 from bitwright.support.wording import counted
 
-__all__ = [
-    "EVALUATION_SAMPLES",
-    "GIVE_DATA",
-    "NO_SAMPLES",
-    "Calibrated",
-    "Calibration",
-    "Evaluation",
-    "calibrate",
-    "channel_axes",
-    "detail_for",
-    "find_input_means",
-    "keep_data",
-    "mean_axes",
-    "measured_samples",
-    "observe_everything",
-    "observe_tensors",
-    "random_data_notes",
-    "require_data",
-    "take_samples",
-    "unseen_samples",
-]
-
 GIVE_DATA = {
     "remedy": "give data (arrays, files, a folder of images, a data reader), or RandomData() to "
     "try things out",

@@ -10,8 +10,6 @@ from bitwright.jobs.calibration import Calibrated, Calibration, observe_tensors,
 from bitwright.jobs.opening import Prepared
 from bitwright.plan import QuantPlan
 
-__all__ = ["plan_casts"]
-
 _ONLY_STORED = (
     "weights are stored in bfloat16 and computed in float32: ONNX Runtime's CPU provider has no "
     "kernels for bfloat16 (place.must_run=false computes in it, for other runtimes)"

@@ -26,8 +26,6 @@ from bitwright.support.engines import Engine, open_engine
 from bitwright.support.logs import logged
 from bitwright.support.progress import Progress, show_progress
 
-__all__ = ["Measuring", "compare_pair", "compare_with", "open_float_side", "recipe_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring(Calibration):

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from bitwright.errors import RecipeError
 
-__all__ = ["ON_CPU", "Compute"]
-
 
 @dataclass(frozen=True, slots=True)
 class Compute:

@@ -25,16 +25,6 @@ from bitwright.support.progress import Progress, show_progress
 from bitwright.targets.costs import Cost, CostTable, Work
 from bitwright.targets.host import detect_cpu_class, processor_name, read_flags
 
-__all__ = [
-    "Timing",
-    "agreement",
-    "fit_costs",
-    "make_table",
-    "measure_costs",
-    "measure_times",
-    "times_of",
-]
-
 _DECIDES = frozenset(
     "avx2 avx_vnni avx512f avx512_vnni amx_int8 asimddp i8mm sve fphp asimdhp".split()
 )

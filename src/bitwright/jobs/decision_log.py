@@ -7,8 +7,6 @@ import logging
 from bitwright.plan import QuantPlan
 from bitwright.support.wording import counted
 
-__all__ = ["log_decisions"]
-
 _LOGGER = logging.getLogger(__name__)
 
 

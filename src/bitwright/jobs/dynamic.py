@@ -18,8 +18,6 @@ from bitwright.graph.constants import constant_of, weight_of
 from bitwright.jobs.opening import Prepared
 from bitwright.plan import NodePlan
 
-__all__ = ["MIN_WEIGHTS", "leave_slower_float"]
-
 MAX_SHARE = 0.5
 """The share of multiply-adds in convolutions from which on a model's work is said to be in them:
 halving the time of all else would then save a quarter at most."""

@@ -23,8 +23,6 @@ from bitwright.plan import Parameters, QuantPlan
 from bitwright.recipe import Override, Recipe
 from bitwright.support.files import check_regular_file, write_file
 
-__all__ = ["Version", "channel_axes", "read_overrides", "to_encodings", "write_encodings_file"]
-
 Version = Literal["0.6.1", "1.0.0"]
 
 

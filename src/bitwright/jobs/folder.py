@@ -30,8 +30,6 @@ from bitwright.support.files import replace_folder, temporary_folder_beside
 from bitwright.support.showing import Summarized, data_frame, html_tables, plain_fields
 from bitwright.support.wording import counted, show_bytes
 
-__all__ = ["FolderResult", "ModelFolder", "quantize_folder"]
-
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:

@@ -19,8 +19,6 @@ from bitwright.jobs.opening import input_specs
 from bitwright.run import open_session, run_session
 from bitwright.support.array_types import Array
 
-__all__ = ["FolderData"]
-
 # Inputs that another model of the folder makes of a text, and its outputs: an encoder's, as optimum
 # names them, and the embeddings of tokens where a model also reads images or audio.
 _MADE_BY_MODELS = {

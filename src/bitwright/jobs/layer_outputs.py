@@ -29,8 +29,6 @@ from bitwright.run import (
 from bitwright.support.array_types import F64, Array
 from bitwright.support.files import Closing
 
-__all__ = ["FloatOutputs", "Line", "Outputs", "Test", "units_of"]
-
 VALUES = 2048
 """How many values of a channel count in all samples: errors are much alike in all places."""
 MIN_PLACES, MAX_PLACES = 32, 1024

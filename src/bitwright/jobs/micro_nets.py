@@ -23,8 +23,6 @@ from bitwright.decide.placement.kernels import (
 )
 from bitwright.support.array_types import Array
 
-__all__ = ["MicroNet", "chain_of", "micro_nets"]
-
 _HEAD = '<ir_version: 9, opset_import: ["" : {}]> net'
 _SCALE = 0.05
 _PART = "__"

@@ -15,8 +15,6 @@ from bitwright.jobs.static import apply_static, make_static_plan, quantize_stati
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 
-__all__ = ["MODES", "Mode", "apply_to_model", "mode_of", "quantize_model"]
-
 Providers = Sequence[str] | None
 
 

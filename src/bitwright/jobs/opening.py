@@ -31,8 +31,6 @@ from bitwright.support.logs import logged
 from bitwright.support.wording import counted
 from bitwright.targets.npu_operations import why_not_fixed
 
-__all__ = ["Prepared", "input_specs", "open_model", "prepare_further", "upgrade_for"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:

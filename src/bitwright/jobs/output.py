@@ -36,17 +36,6 @@ from bitwright.support.array_types import Array
 from bitwright.support.logs import logged
 from bitwright.verification.runtime import note_other_cpu, note_rounded
 
-__all__ = [
-    "TRAINED",
-    "Planned",
-    "Written",
-    "assess_model",
-    "emit_model",
-    "float_model_to_round",
-    "open_quantized",
-    "sign_model",
-]
-
 Run = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 TRAINED = "bitwright.trained"

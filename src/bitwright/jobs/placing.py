@@ -23,14 +23,6 @@ from bitwright.recipe import Purpose, Recipe
 from bitwright.support.logs import logged
 from bitwright.targets.costs import CostTable, read_costs
 
-__all__ = [
-    "SLOWER",
-    "estimate_parts",
-    "place_by_cost",
-    "plan_all_float",
-    "with_purpose",
-]
-
 SLOWER = "in integers the model would be slower"
 """Why a node is float that the target takes in integers."""
 

@@ -17,8 +17,6 @@ from bitwright.run import upgrade_opset
 from bitwright.run.session import IN_MEMORY_LIMIT, check_still_opens
 from bitwright.support.logs import logged
 
-__all__ = ["Preprocessed", "preprocess_model"]
-
 # What ONNX Runtime's own tool looks for before it quantizes.
 _MARK = ("onnx.quant.pre_process", "onnxruntime.quant")
 

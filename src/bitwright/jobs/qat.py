@@ -26,8 +26,6 @@ from bitwright.recipe import Emulation, Recipe, Selection
 from bitwright.run import open_session
 from bitwright.support.logs import logged
 
-__all__ = ["Format", "open_for_changed", "open_for_plan", "quantize_trained"]
-
 Format = Literal["qdq", "qoperator"]
 _FORMATS = ("qdq", "qoperator")
 

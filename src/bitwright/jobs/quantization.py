@@ -28,15 +28,6 @@ if TYPE_CHECKING:
     from bitwright.jobs.folder import FolderResult
     from bitwright.jobs.improve.effort import Effort
 
-__all__ = [
-    "QuantizeRequest",
-    "RecipeSource",
-    "plan_request",
-    "quantize_request",
-    "save_result",
-    "with_weights",
-]
-
 RecipeSource = str | Path | dict[str, Any] | Recipe | None
 
 

@@ -50,8 +50,6 @@ from bitwright.support.showing import Summarized
 from bitwright.targets import find_target
 from bitwright.verification import verify_model
 
-__all__ = ["Report", "make_report", "save_report", "write_report"]
-
 REPORT_SAMPLES = 16
 """How many samples are measured on, unless others are asked for: errors converge after a few."""
 SENSITIVITY_NODES = 64

@@ -25,8 +25,6 @@ from bitwright.support.arguments import check_arguments
 from bitwright.support.showing import Summarized, data_frame, html_tables, plain_fields
 from bitwright.support.wording import counted
 
-__all__ = ["Result", "advised_purpose", "show_shrinkage"]
-
 
 @dataclass(slots=True, repr=False)
 class Result(Summarized):

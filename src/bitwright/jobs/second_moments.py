@@ -37,8 +37,6 @@ from bitwright.run import LayerwiseRun, cut_model
 from bitwright.support.array_types import F64, Array
 from bitwright.support.wording import counted
 
-__all__ = ["MAX_WINDOWS", "SAMPLES", "round_by_second_moments"]
-
 SAMPLES = 256
 """How many samples moments are taken over."""
 MAX_WINDOWS = 1024

@@ -40,15 +40,6 @@ from bitwright.run import open_session, run_session
 from bitwright.support.logs import logged
 from bitwright.support.progress import show_progress
 
-__all__ = [
-    "SENSITIVITY_SAMPLES",
-    "NodeVariants",
-    "measure_sensitivity",
-    "open_variants",
-    "units_of",
-    "variants_of",
-]
-
 SENSITIVITY_SAMPLES = 8
 """How many samples are measured on, unless others are asked for."""
 NEXT_NODES = 6

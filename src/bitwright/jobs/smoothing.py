@@ -15,8 +15,6 @@ from bitwright.plan import Smoothing
 from bitwright.support.logs import logged
 from bitwright.support.wording import counted
 
-__all__ = ["apply_factors", "smooth_activations"]
-
 
 @logged("smooth activations")
 def smooth_activations(

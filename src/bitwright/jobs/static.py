@@ -37,16 +37,6 @@ from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 from bitwright.support.logs import logged
 
-__all__ = [
-    "Decided",
-    "apply_static",
-    "decide_layout",
-    "make_static_plan",
-    "plan_static",
-    "quantize_static",
-    "round_weights",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Decided:

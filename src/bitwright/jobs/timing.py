@@ -19,8 +19,6 @@ from bitwright.recipe import Recipe
 from bitwright.support.logs import logged
 from bitwright.targets.host import detect_cpu_class
 
-__all__ = ["is_for_cpu", "prepare_yardstick", "time_result", "yardstick_of"]
-
 MAX_BYTES = 1 << 30
 """Size of both models together from which opening them once more takes longer than is to be waited
 for."""

@@ -17,8 +17,6 @@ import torch
 
 from bitwright.learning.fake_quantize import FakeQuantizer, RoundHalfToEven
 
-__all__ = ["MAX_FACTOR", "ActivationScales"]
-
 MAX_FACTOR = 16.0
 """No scale becomes larger, or smaller, by more than this."""
 

@@ -14,8 +14,6 @@ from bitwright.learning.fake_quantize import FakeQuantizer
 from bitwright.learning.reconstruction import StraightThroughLearner
 from bitwright.recipe import AdaQuant
 
-__all__ = ["AdaQuantLearner"]
-
 RATE = 0.01
 """Adam moves a weight by about this part of its step at a time."""
 

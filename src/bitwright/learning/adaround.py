@@ -22,8 +22,6 @@ from bitwright.learning.layer_error import GramError, LayerError
 from bitwright.learning.reconstruction import Learner
 from bitwright.recipe import AdaRound, LearningDetails
 
-__all__ = ["AdaRoundLearner", "Bias"]
-
 FROZEN = 20.0
 """The alpha of a weight that has one integer only: its sigmoid has no slope."""
 UNFROZEN = rounding_for(torch.tensor(0.9)).item()

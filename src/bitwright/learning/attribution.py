@@ -23,8 +23,6 @@ from bitwright.numerics.quantize import fake_quantize
 from bitwright.plan import QuantPlan
 from bitwright.support.array_types import Array
 
-__all__ = ["Part", "attribute_errors"]
-
 DIRECTIONS = 4
 _SEED = 0
 

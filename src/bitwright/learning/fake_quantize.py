@@ -15,19 +15,6 @@ import torch
 from bitwright.numerics.broadcasting import broadcast_parameters
 from bitwright.plan import Parameters
 
-__all__ = [
-    "GAMMA",
-    "ZETA",
-    "FakeQuantizer",
-    "RoundHalfToEven",
-    "cast_to_type",
-    "dequantize",
-    "fake_quantize",
-    "quantize",
-    "rounding_for",
-    "soft_rounding",
-]
-
 ZETA = 1.1
 """Upper end of the stretched sigmoid (AdaRound, Nagel et al. 2020, eq. 23)."""
 GAMMA = -0.1

@@ -13,8 +13,6 @@ import torch
 from bitwright.learning.torch_graph.attributes import Attributes
 from bitwright.learning.unfolding import Unfolding, unfolding_of
 
-__all__ = ["GramError", "LayerError", "SampledError", "layer_error"]
-
 MAX_GRAM_WIDTH = 1024
 """Weights of one output up to which a second moment pays; beyond, each step takes some rows."""
 ROWS_PER_WEIGHT = 64

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import torch
 
-__all__ = ["Adam", "SignDescent"]
-
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 """The settings that its paper tested."""
 

@@ -18,8 +18,6 @@ from bitwright.learning.reports import SegmentReport
 from bitwright.learning.segment_target import SegmentTarget, Tensors, distance_between, mix
 from bitwright.recipe import AdaRound, FineTuning, LearningDetails
 
-__all__ = ["Learner", "Optimizer", "Outcome", "StraightThroughLearner", "reconstruct"]
-
 MIN_THREADED_PRODUCTS = 2e7
 """Products of a step, some 2 ms of one core, from which threads pay."""
 SCALES_FRACTION = 0.25

@@ -6,8 +6,6 @@ import msgspec
 
 from bitwright.errors import MissingPackageError, RecipeError
 
-__all__ = ["SegmentReport", "notes_of", "require_torch"]
-
 
 class SegmentReport(msgspec.Struct, frozen=True):
     """The error of a segment before and after fine-tuning, or why it was not fine-tuned."""

@@ -18,8 +18,6 @@ from bitwright.learning.torch_graph.executor import TorchGraph
 from bitwright.learning.torch_graph.movement import as_tensor
 from bitwright.support.array_types import Array
 
-__all__ = ["Constants", "Rows", "SegmentTarget", "Tensors", "distance_between", "mix"]
-
 Tensors = dict[str, torch.Tensor]
 Constants = Mapping[str, torch.Tensor]
 Change = Callable[[torch.Tensor], torch.Tensor]

@@ -14,8 +14,6 @@ from bitwright.graph import opset_of
 from bitwright.recipe import FineTuning
 from bitwright.run import Part, cut_model
 
-__all__ = ["Segment", "find_segments", "segments_to_learn"]
-
 ACTIVATIONS = op_types(lambda op: op.activation == "whole")
 """What belongs to the layer before it: its error is what the next layer sees."""
 ELEMENTWISE = op_types(lambda op: op.activation and op.elementwise)

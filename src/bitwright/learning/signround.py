@@ -24,8 +24,6 @@ from bitwright.numerics.blocks import BlockScales, QuantizedBlocks, collect, usa
 from bitwright.recipe import SignRound
 from bitwright.support.array_types import F32, Array
 
-__all__ = ["SignRoundLearner"]
-
 LIMIT = 0.5
 """How far an offset goes, in steps, and how far a factor of a range goes from 1."""
 NEAR = 0.1

@@ -16,8 +16,6 @@ from bitwright.learning.torch_graph.executor import TorchGraph
 from bitwright.learning.torch_graph.movement import as_tensor
 from bitwright.run.spool import Rows
 
-__all__ = ["DeviceSpool", "TorchParts"]
-
 _MAX_SHARE = 0.5
 """The share of a GPU's free memory that tensors between parts may take."""
 

@@ -10,8 +10,6 @@ from bitwright.decide.ops import MATRIX_PRODUCTS
 from bitwright.learning.torch_graph.attributes import Attributes
 from bitwright.learning.torch_graph.windows import slide
 
-__all__ = ["Unfolding", "unfolding_of"]
-
 
 class Unfolding:
     """A layer with weight W as rows X and results Y = X Wᵀ, one product for each group."""

@@ -16,8 +16,6 @@ import numpy.typing as npt
 from bitwright.errors import MissingPackageError, RecipeError, did_you_mean
 from bitwright.support.array_types import Array
 
-__all__ = ["NUMPY", "Arrays", "Float", "arrays_on", "float_type"]
-
 Float = Literal["float16", "bfloat16", "float32", "float64"]
 
 

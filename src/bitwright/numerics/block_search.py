@@ -13,15 +13,6 @@ import numpy as np
 
 from bitwright.numerics.compiling import compiled, default_engine
 
-__all__ = [
-    "DROPPED_DIGITS",
-    "SHRINK_STEPS",
-    "WORTH_COMPILING",
-    "Grids",
-    "is_worth_compiling",
-    "search_blocks",
-]
-
 SHRINK_STEPS = (0.04, 0.02)
 """What is tried around the best part of a block's range, one after the other: this much less and
 this much more."""

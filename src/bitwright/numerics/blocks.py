@@ -26,26 +26,6 @@ from bitwright.numerics.block_search import (
 from bitwright.numerics.row_reading import map_rows
 from bitwright.support.array_types import Array
 
-__all__ = [
-    "SHRINKS",
-    "BlockFormat",
-    "BlockScales",
-    "QuantizedBlocks",
-    "block_diagonals",
-    "block_tiles",
-    "collect",
-    "fit_block_scales",
-    "fit_shared_scales",
-    "grids_of",
-    "metric_in_blocks",
-    "nearest_codes",
-    "quantize_in_blocks",
-    "round_to_codes",
-    "usable_scales",
-    "values_of",
-    "values_of_blocks",
-]
-
 SHRINKS = (1.0, 0.92, 0.84, 0.74, 0.6)
 """How much of a block's range is tried when it may be clipped, and then what is around the best.
 

@@ -10,8 +10,6 @@ import numpy as np
 from bitwright.errors import RecipeError
 from bitwright.support.array_types import Array
 
-__all__ = ["along_axis", "broadcast_parameters", "some_places"]
-
 
 def along_axis(values: Any, axis: int | None, rank: int) -> Any:
     """Return a vector (numpy or torch) in a shape that broadcasts along one axis of `rank` ones.

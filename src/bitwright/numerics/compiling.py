@@ -9,8 +9,6 @@ from importlib.util import find_spec
 from types import FunctionType
 from typing import Any
 
-__all__ = ["compiled", "default_engine"]
-
 
 def default_engine() -> str:
     """Return "numba", or "numpy" where numba is missing or switched off (`BITWRIGHT_NUMBA=0`)."""

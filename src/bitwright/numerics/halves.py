@@ -7,8 +7,6 @@ import numpy as np
 from bitwright.numerics.types import FLOAT16, QTYPES
 from bitwright.support.array_types import Array
 
-__all__ = ["INFINITE", "MAX_FLOAT16", "narrow"]
-
 MAX_FLOAT16 = FLOAT16.highest
 INFINITE = 0.99 * float(np.finfo(np.float32).max)
 """From here on a float32 stands for infinity, as in the masks of attentions."""

@@ -16,26 +16,6 @@ from bitwright.numerics.packing import pack, pack_rows, unpack
 from bitwright.numerics.stacked import as_stack
 from bitwright.support.array_types import Array
 
-__all__ = [
-    "LazyBlocks",
-    "NBitsForm",
-    "NBitsTensors",
-    "check_nbits_support",
-    "check_table_support",
-    "expert_codes",
-    "expert_scales",
-    "expert_zero_points",
-    "kind_of_zero_points",
-    "nbits_form",
-    "pack_codes",
-    "pack_each",
-    "pack_nbits",
-    "slow_reason",
-    "table_codes",
-    "unpack_nbits",
-    "widen",
-]
-
 ZeroPoints = Literal["none", "packed", "float"]
 
 _BITS = (2, 4, 8)

@@ -31,8 +31,6 @@ from bitwright.numerics.nbits import (
 )
 from bitwright.numerics.row_reading import RowReader, load_rows, map_rows
 
-__all__ = ["pack_nearest"]
-
 
 def pack_nearest(
     read: RowReader,

@@ -16,8 +16,6 @@ import numpy as np
 from bitwright.errors import RecipeError
 from bitwright.support.array_types import Array
 
-__all__ = ["NVFP4_BLOCK", "NVFP4Weight", "quantize_nvfp4"]
-
 NVFP4_BLOCK = 16
 _LARGEST_CODE = 6.0
 _LARGEST_SCALE, _SMALLEST_SCALE = 448.0, 2.0**-9

@@ -14,8 +14,6 @@ import numpy as np
 
 from bitwright.support.array_types import F64, Array
 
-__all__ = ["Orthogonal", "OrthogonalKind", "hadamard", "make_orthogonal"]
-
 OrthogonalKind = Literal["hadamard", "random", "mean-preserving"]
 
 # Orders up to which a factor of a Hadamard matrix is multiplied as it is.

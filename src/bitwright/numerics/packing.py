@@ -10,8 +10,6 @@ import numpy.typing as npt
 from bitwright.errors import RecipeError
 from bitwright.support.array_types import Array
 
-__all__ = ["pack", "pack_rows", "unpack"]
-
 
 def pack(values: npt.ArrayLike, bits: int) -> npt.NDArray[np.uint8]:
     """Return integers packed into bytes along the last axis; a last gap is filled with zeros.

@@ -12,8 +12,6 @@ from bitwright.numerics.scales import middle_of, nearest_power_of_two
 from bitwright.numerics.types import QType
 from bitwright.support.array_types import F64, Array
 
-__all__ = ["PositionGrid"]
-
 # One scale coarser than the range asks for, and three finer ones, which clip.
 _OFFSETS = np.arange(-1.0, 4.0)
 

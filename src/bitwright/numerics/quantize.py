@@ -13,8 +13,6 @@ from bitwright.numerics.shared_exponent import round_to_shared_exponents
 from bitwright.numerics.types import QType
 from bitwright.support.array_types import Array
 
-__all__ = ["dequantize", "fake_quantize", "quantize"]
-
 
 def quantize(
     x: npt.ArrayLike,

@@ -9,9 +9,6 @@ import numpy.typing as npt
 
 from bitwright.support.array_types import Array
 
-__all__ = ["COORDINATES", "ROUNDINGS", "coordinates"]
-
-
 ROUNDINGS: dict[str, Callable[[Array], Array]] = {
     "round_prefer_floor": lambda places: np.ceil(places - 0.5),
     "round_prefer_ceil": lambda places: np.floor(places + 0.5),

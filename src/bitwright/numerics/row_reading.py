@@ -12,8 +12,6 @@ from bitwright.numerics.arrays import Arrays
 from bitwright.support.array_types import Array
 from bitwright.support.threads import count_cores
 
-__all__ = ["RowReader", "count_threads", "load_rows", "map_rows"]
-
 RowReader = Callable[[int, int], Array]
 """Gives the rows of a matrix from the first to before the second; threads call it at once."""
 

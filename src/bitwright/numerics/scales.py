@@ -14,22 +14,6 @@ from bitwright.errors import DataError, RecipeError
 from bitwright.numerics.types import UINT8, QType
 from bitwright.support.array_types import Array
 
-__all__ = [
-    "affine_parameters",
-    "ceil_power_of_two",
-    "ceil_scale",
-    "float8_scale",
-    "float_scale",
-    "middle_of",
-    "nearest_int16_scale",
-    "nearest_power_of_two",
-    "restricted_asymmetric_parameters",
-    "scale_limits",
-    "share_zero_point",
-    "smallest_bias_scale",
-    "without_last_level",
-]
-
 
 def affine_parameters(
     rmin: npt.ArrayLike,

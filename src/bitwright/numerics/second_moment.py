@@ -16,8 +16,6 @@ from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.wide_matrices import add_products_, mirror_
 from bitwright.support.array_types import F64
 
-__all__ = ["WIDE", "Batches", "CrossMoment", "SecondMoment", "output_error"]
-
 WIDE = 4096
 """Channels above which the products on a CPU are summed and factored in place."""
 

@@ -22,18 +22,6 @@ from bitwright.errors import RecipeError
 from bitwright.numerics.types import QType
 from bitwright.support.array_types import F64, Array
 
-__all__ = [
-    "LOWEST_MICROSCALED",
-    "SHARED_EXPONENT_FORMATS",
-    "BlockFloat",
-    "ElementType",
-    "Microscaling",
-    "Rounding",
-    "SharedExponentFormat",
-    "axis_within",
-    "round_to_shared_exponents",
-]
-
 Rounding = Literal[0, 1, 2]
 """Where halves go: 0 away from zero, 1 up, 2 to the even neighbour."""
 

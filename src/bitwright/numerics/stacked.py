@@ -13,8 +13,6 @@ import numpy as np
 
 from bitwright.support.array_types import Array
 
-__all__ = ["as_matrix", "as_stack"]
-
 
 def as_matrix(array: Array, *, transposed: bool) -> Array:
     """Return weights [..., K, N], or [..., N, K] if `transposed`, as [K, all outputs]."""

@@ -10,36 +10,6 @@ import numpy.typing as npt
 
 from bitwright.errors import RecipeError, did_you_mean
 
-__all__ = [
-    "BFLOAT16",
-    "BFP16",
-    "FLOAT8E4M3FN",
-    "FLOAT8E5M2",
-    "FLOAT16",
-    "INT2",
-    "INT4",
-    "INT8",
-    "INT16",
-    "INT32",
-    "MX4",
-    "MX6",
-    "MX9",
-    "MXFP4E2M1",
-    "MXFP6E2M3",
-    "MXFP6E3M2",
-    "MXFP8E4M3",
-    "MXFP8E5M2",
-    "MXINT8",
-    "QTYPES",
-    "UINT2",
-    "UINT4",
-    "UINT8",
-    "UINT16",
-    "UINT32",
-    "QType",
-    "qtype",
-]
-
 
 class QType:
     """One quantized number type.

@@ -12,8 +12,6 @@ import numpy as np
 
 from bitwright.support.array_types import F32, F64, I64
 
-__all__ = ["PANEL", "add_products_", "factor_", "mirror_", "permute_", "unit_rows_"]
-
 PANEL = 512
 """Rows and columns that are worked on at once."""
 

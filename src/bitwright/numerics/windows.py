@@ -8,8 +8,6 @@ import numpy as np
 
 from bitwright.support.array_types import F64, Array
 
-__all__ = ["transposed_window_coverage", "unfold_windows", "window_coverage"]
-
 
 def window_coverage(
     length: int | None,

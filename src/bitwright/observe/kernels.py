@@ -14,19 +14,6 @@ import numpy as np
 from bitwright.numerics.compiling import compiled, default_engine
 from bitwright.support.array_types import F32, F64, I64
 
-__all__ = [
-    "BINS",
-    "LANES",
-    "TOP_BIN",
-    "Extremes",
-    "accumulate",
-    "accumulate_every",
-    "channel_extremes",
-    "extremes",
-    "used_bins",
-    "values_of",
-]
-
 BINS = 1 << 16
 """One bin for each bfloat16 bit pattern."""
 

@@ -17,18 +17,6 @@ from bitwright.support.array_types import Array
 from bitwright.support.engines import LOCAL, Engine, KeptParts
 from bitwright.support.progress import Progress, show_progress
 
-__all__ = [
-    "MEMORY_BUDGET",
-    "Detail",
-    "Feeds",
-    "Observation",
-    "Runner",
-    "SketchOptions",
-    "as_runner",
-    "fill_sketches",
-    "observe",
-]
-
 Detail = Literal["extremes", "thinned", "histogram"]
 Feeds = Mapping[str, Array]
 

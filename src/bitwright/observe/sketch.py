@@ -17,8 +17,6 @@ from bitwright.observe import kernels
 from bitwright.observe.value_counts import ValueCounts
 from bitwright.support.array_types import F32, F64, I64, Array
 
-__all__ = ["SketchState", "TensorSketch"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SketchState:

@@ -22,8 +22,6 @@ from bitwright.support.array_types import Array
 from bitwright.support.files import check_regular_file, write_file
 from bitwright.support.store import PartStore, read_part, to_bytes
 
-__all__ = ["KeptObservations", "from_arrays", "load_sketches", "save_sketches", "to_arrays"]
-
 _FORMAT = "bitwright-sketches"
 _VERSION = "3"
 

@@ -8,8 +8,6 @@ from bitwright.observe import kernels
 from bitwright.observe.kernels import Extremes
 from bitwright.support.array_types import F32, I64, Array
 
-__all__ = ["ValueCounts"]
-
 MOST_WAITING = 1 << 13
 """Values of a tensor that are kept as they are: 32 KiB, where their counts take up to 1 MiB, spread
 over bins. A graph of thousands of nodes has thousands of small tensors."""

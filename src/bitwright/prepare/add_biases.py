@@ -12,8 +12,6 @@ from bitwright.graph.editing import replace_constant
 from bitwright.graph.names import NameScope
 from bitwright.prepare.passes import PassResult
 
-__all__ = ["give_biases"]
-
 
 def give_biases(model: ir.Model) -> PassResult:
     """Add a zero bias to each Conv, ConvTranspose and Gemm of the main graph that has none.

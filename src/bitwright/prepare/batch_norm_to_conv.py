@@ -14,8 +14,6 @@ from bitwright.graph.shapes import element_type
 from bitwright.prepare.fold_batch_norm import is_inference_norm, scale_and_shift
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
-__all__ = ["batch_norm_to_conv"]
-
 
 @rewrites("BatchNormalization", stays="batch norm {0.name!r} became no convolution")
 def batch_norm_to_conv(norm: ir.Node, names: Scope) -> bool | str:

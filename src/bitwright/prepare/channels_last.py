@@ -22,8 +22,6 @@ from bitwright.graph.subgraphs import reach
 from bitwright.prepare.matching import private_reader
 from bitwright.prepare.passes import Builder, PassResult
 
-__all__ = ["channels_last", "channels_last_inputs"]
-
 _LAYOUT = "bitwright.layout"
 """The property of an input that was transposed."""
 _TO_LAST = (0, 2, 3, 1)

@@ -14,8 +14,6 @@ from bitwright.graph.shapes import element_type
 from bitwright.prepare.matching import clip_limits
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
-__all__ = ["clip6_to_relu", "clip_to_relu"]
-
 
 @rewrites("Clip")
 def clip_to_relu(clip: ir.Node, names: Scope) -> bool:

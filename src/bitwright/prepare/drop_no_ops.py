@@ -11,8 +11,6 @@ from bitwright.graph.shapes import sizes_of
 from bitwright.prepare.matching import least_rank
 from bitwright.prepare.passes import Scope, rewrites
 
-__all__ = ["drop_no_ops"]
-
 _NEUTRAL = {op.op_type: op.neutral for op in OPERATORS.values() if op.neutral is not None}
 
 _LONGEST = 2**31 - 1

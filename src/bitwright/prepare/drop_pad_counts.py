@@ -11,8 +11,6 @@ import onnx_ir as ir
 
 from bitwright.prepare.passes import Scope, rewrites
 
-__all__ = ["drop_pad_counts"]
-
 
 @rewrites("AveragePool")
 def drop_pad_counts(pool: ir.Node, names: Scope) -> bool:

@@ -10,8 +10,6 @@ from bitwright.graph.editing import add_initializer, drop_if_unused, graph_of, i
 from bitwright.graph.tensors import reshaped
 from bitwright.prepare.passes import PassResult, Scope, rewrite_nodes
 
-__all__ = ["flatten_weights"]
-
 
 def flatten_weights(model: ir.Model) -> PassResult:
     """Drop the leading axes of one element that weights of MatMul have; return how many had some.

@@ -15,8 +15,6 @@ from bitwright.graph.editing import is_training_norm
 from bitwright.prepare.linear import Array, absorb_after, linear_before
 from bitwright.prepare.passes import Scope, rewrites
 
-__all__ = ["fold_batch_norm", "is_inference_norm", "scale_and_shift"]
-
 
 @rewrites("BatchNormalization")
 def fold_batch_norm(norm: ir.Node, names: Scope) -> bool:

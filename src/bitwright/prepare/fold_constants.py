@@ -16,8 +16,6 @@ from bitwright.prepare.known_sizes import fold_with_sizes
 from bitwright.prepare.passes import PassResult
 from bitwright.support.wording import reason_of
 
-__all__ = ["fold_constants"]
-
 # Elements, not bytes: a folded tensor may hold 256 MiB of float32, so that the transposed or cast
 # weight of a large layer is still found constant, while a model of gigabytes stays on disk.
 _LARGEST_FOLDED = 1 << 26

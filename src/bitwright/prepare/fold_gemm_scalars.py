@@ -13,8 +13,6 @@ from bitwright.graph.constants import float_constant_of
 from bitwright.graph.editing import replace_constant
 from bitwright.prepare.passes import Scope, rewrites
 
-__all__ = ["fold_gemm_scalars"]
-
 
 @rewrites("Gemm")
 def fold_gemm_scalars(node: ir.Node, names: Scope) -> bool:

@@ -20,8 +20,6 @@ from bitwright.prepare.pads_of_all_axes import pads_of
 from bitwright.prepare.passes import Scope, rewrites
 from bitwright.support.array_types import Array
 
-__all__ = ["lowest_pads_into_pools", "zero_pads_into_convolutions"]
-
 
 @rewrites("MaxPool", since=11)
 def lowest_pads_into_pools(pool: ir.Node, names: Scope) -> bool:

@@ -29,8 +29,6 @@ from bitwright.prepare.linear import (
 from bitwright.prepare.matching import index_of, least_rank, private_reader
 from bitwright.prepare.passes import PassResult
 
-__all__ = ["fold_scale_shift"]
-
 MAX_UNEVENNESS = 8.0
 """Largest over smallest scale of the channels that is folded into the node behind it.
 

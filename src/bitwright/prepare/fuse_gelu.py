@@ -22,8 +22,6 @@ from bitwright.prepare.matching import (
 )
 from bitwright.prepare.passes import PassResult, Scope, rewrite_nodes
 
-__all__ = ["fuse_gelu"]
-
 _STANDARD_OPSET = 20
 """Before, only ONNX Runtime's own domain has a Gelu."""
 _MICROSOFT = "com.microsoft"

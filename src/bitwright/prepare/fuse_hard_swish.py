@@ -24,8 +24,6 @@ from bitwright.prepare.matching import (
 )
 from bitwright.prepare.passes import Scope, rewrites
 
-__all__ = ["fuse_hard_swish"]
-
 
 @rewrites("Clip", since=7)
 def fuse_hard_swish(clip: ir.Node, names: Scope) -> bool:

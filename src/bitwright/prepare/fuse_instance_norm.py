@@ -27,8 +27,6 @@ from bitwright.prepare.matching import (
 )
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
-__all__ = ["fuse_instance_norm"]
-
 
 @rewrites("Add", "Div", "Mul", since=7)
 def fuse_instance_norm(node: ir.Node, names: Scope) -> bool:

@@ -27,8 +27,6 @@ from bitwright.prepare.matching import (
 )
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
-__all__ = ["fuse_l2_norm"]
-
 _SHORTEST = 1e-5
 """Largest epsilon of a guard against division by zero: far below what a layer computes."""
 

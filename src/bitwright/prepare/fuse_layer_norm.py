@@ -23,8 +23,6 @@ from bitwright.prepare.matching import (
 )
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
-__all__ = ["fuse_layer_norm"]
-
 _STANDARD_OPSET = 17
 
 

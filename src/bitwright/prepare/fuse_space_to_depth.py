@@ -13,8 +13,6 @@ from bitwright.graph.shapes import static_shape
 from bitwright.prepare.matching import private_reader
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
-__all__ = ["fuse_space_to_depth"]
-
 _PERMUTATIONS = ([0, 1, 2, 4, 3, 5], [0, 1, 3, 2], [0, 2, 1, 3, 4])
 
 

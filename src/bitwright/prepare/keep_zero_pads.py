@@ -17,8 +17,6 @@ from bitwright.graph.shapes import static_shape
 from bitwright.graph.subgraphs import reach
 from bitwright.prepare.passes import Scope, rewrites
 
-__all__ = ["keep_zero_pads"]
-
 
 @rewrites("MaxPool")
 def keep_zero_pads(pool: ir.Node, names: Scope) -> bool:

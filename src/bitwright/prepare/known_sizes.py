@@ -21,8 +21,6 @@ from bitwright.graph.shapes import infer_shapes, is_invented
 from bitwright.graph.subgraphs import iter_graphs
 from bitwright.support.array_types import Array
 
-__all__ = ["fold_with_sizes"]
-
 _MOST_ROUNDS = 8
 """Of the models of the zoo, none takes more than three."""
 

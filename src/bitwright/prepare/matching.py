@@ -17,27 +17,6 @@ from bitwright.graph.constants import constant_of, float_constant_of, input_at, 
 from bitwright.support.array_types import Array
 from bitwright.targets.npu_operations import clip_bounds
 
-__all__ = [
-    "Deviation",
-    "Matched",
-    "averaged",
-    "clip_limits",
-    "divided",
-    "index_of",
-    "is_closed",
-    "known_axes",
-    "least_rank",
-    "lone_number",
-    "match_deviation",
-    "match_gain_and_bias",
-    "number",
-    "operands",
-    "private_producer",
-    "private_reader",
-    "squared",
-    "step",
-]
-
 
 class Matched(list[ir.Node]):
     """The nodes that a match went through so far."""

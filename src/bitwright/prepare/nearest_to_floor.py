@@ -16,8 +16,6 @@ from bitwright.numerics.resizing import COORDINATES, ROUNDINGS, coordinates
 from bitwright.prepare.passes import Scope, rewrites
 from bitwright.support.array_types import Array
 
-__all__ = ["nearest_to_floor"]
-
 
 @rewrites("Resize", since=11)
 def nearest_to_floor(resize: ir.Node, names: Scope) -> bool | str:

@@ -12,8 +12,6 @@ import onnx_ir as ir
 from bitwright.graph.editing import is_training_norm, replace_inputs
 from bitwright.prepare.passes import Scope, rewrites
 
-__all__ = ["norms_of_one"]
-
 
 @rewrites("BatchNormalization", since=7)
 def norms_of_one(norm: ir.Node, names: Scope) -> bool:

@@ -10,8 +10,6 @@ from bitwright.graph.editing import drop_if_unused, replace_inputs
 from bitwright.prepare.passes import Builder, Scope, rewrites
 from bitwright.support.array_types import Array
 
-__all__ = ["pads_of", "pads_of_all_axes"]
-
 
 @rewrites("Pad", since=18, stays="Pad {0.name!r} keeps its axes")
 def pads_of_all_axes(pad: ir.Node, names: Scope) -> bool | str:

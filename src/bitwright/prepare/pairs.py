@@ -14,15 +14,6 @@ from bitwright.numerics.types import QTYPES, UINT8, QType
 from bitwright.plan import Parameters
 from bitwright.support.array_types import Array
 
-__all__ = [
-    "Pair",
-    "is_dequantizer",
-    "is_quantizer",
-    "lift_dequantizers",
-    "read_pair",
-    "same_parameters",
-]
-
 _DOMAINS = ("", "com.microsoft")
 # What moves integers as well as it moves floats; tables that are looked up stay integers.
 _MOVERS = op_types(

@@ -24,17 +24,6 @@ from bitwright.graph import (
     replace_value,
 )
 
-__all__ = [
-    "Builder",
-    "Pass",
-    "PassResult",
-    "Scope",
-    "rewrite_nodes",
-    "rewrites",
-    "run_passes",
-    "run_until_stable",
-]
-
 
 class PassResult(NamedTuple):
     """What a pass did to a model."""

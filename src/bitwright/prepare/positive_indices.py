@@ -9,8 +9,6 @@ from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import drop_if_unused
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
-__all__ = ["positive_indices"]
-
 
 @rewrites("Gather", stays="Gather {0.name!r} keeps its negative index")
 def positive_indices(gather: ir.Node, names: Scope) -> bool | str:

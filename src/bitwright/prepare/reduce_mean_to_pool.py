@@ -8,8 +8,6 @@ from bitwright.graph.shapes import element_type
 from bitwright.prepare.matching import known_axes
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
-__all__ = ["reduce_mean_to_pool"]
-
 
 @rewrites("ReduceMean")
 def reduce_mean_to_pool(mean: ir.Node, names: Scope) -> bool:

@@ -15,8 +15,6 @@ from bitwright.graph.constants import input_at, is_constant
 from bitwright.graph.editing import graph_of
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
-__all__ = ["split_fused_products"]
-
 _DOMAIN = "com.microsoft"
 _STAYS = "{0.op_type} {0.name!r} keeps its float weight"
 

@@ -12,8 +12,6 @@ import onnx_ir as ir
 
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
-__all__ = ["split_large_pools"]
-
 _MAX_POOLED_VALUES = 512
 """How many values a pool of the NPU adds up."""
 

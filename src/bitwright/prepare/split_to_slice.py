@@ -10,8 +10,6 @@ from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import remove_nodes, replace_value
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
-__all__ = ["split_to_slice"]
-
 
 # Before opset 10 a Slice takes no inputs.
 @rewrites("Split", since=10, stays="Split {0.name!r} became no slices")

@@ -11,8 +11,6 @@ import onnx_ir as ir
 
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
-__all__ = ["swish_to_mul"]
-
 
 @rewrites("HardSwish", "Swish")
 def swish_to_mul(swish: ir.Node, names: Scope) -> bool:

@@ -42,8 +42,6 @@ from bitwright.prepare.pairs import (
 from bitwright.prepare.trained_weights import constant_array, move_axis, move_values, rescale
 from bitwright.support.array_types import Array
 
-__all__ = ["Trained", "read_trained"]
-
 Use = tuple[ir.Node, int]
 
 # Their constant bias is stored at (input scale x weight scale), whatever it was trained with.

@@ -14,8 +14,6 @@ from bitwright.numerics.quantize import quantize
 from bitwright.plan import Parameters
 from bitwright.support.array_types import Array
 
-__all__ = ["constant_array", "move_axis", "move_values", "rescale"]
-
 
 def constant_array(value: ir.Value | None) -> Array:
     """Return the values of a constant, which the caller knows to be one."""

@@ -16,8 +16,6 @@ from bitwright.graph.subgraphs import iter_graphs
 from bitwright.graph.tensors import shape_of, tensor_slots
 from bitwright.prepare.passes import PassResult
 
-__all__ = ["widen_bfloat16", "widen_half_floats"]
-
 _HALF, _BRAIN, _FLOAT = ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT
 # Attributes that hold the number of an element type.
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")

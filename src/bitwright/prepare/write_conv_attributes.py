@@ -12,8 +12,6 @@ from bitwright.graph import static_shape
 from bitwright.graph.constants import input_at
 from bitwright.prepare.passes import Scope, rewrites
 
-__all__ = ["write_conv_attributes"]
-
 
 @rewrites("Conv", "ConvTranspose", stays="{0.op_type} {0.name!r} keeps its attributes")
 def write_conv_attributes(conv: ir.Node, names: Scope) -> bool | str:

@@ -26,16 +26,6 @@ from bitwright.numerics.broadcasting import along_axis
 from bitwright.numerics.windows import transposed_window_coverage, window_coverage
 from bitwright.support.array_types import F64, Array
 
-__all__ = [
-    "BiasedLayer",
-    "add_to_bias",
-    "find_biased_layers",
-    "input_axes",
-    "mean_error",
-    "multiply_channels",
-    "window_pads",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BiasedLayer:

@@ -13,8 +13,6 @@ from bitwright.numerics.block_search import is_worth_compiling
 from bitwright.numerics.compiling import compiled
 from bitwright.numerics.row_reading import map_rows
 
-__all__ = ["RowRounder", "row_rounder"]
-
 RowRounder = Callable[[Any, Any, Any, Any, Any], tuple[Any, Any, Any]]
 
 # Rows that are taken one after the other between two matrix products: they stay in the cache.

@@ -15,8 +15,6 @@ import numpy as np
 
 from bitwright.numerics.arrays import NUMPY, Arrays
 
-__all__ = ["propagate_error"]
-
 # Of the mean of the diagonal, as for GPTQ. On texts of other kinds than the calibration data,
 # 0.1 to 1 lost the same, and less than 0.01.
 _DAMPING = 0.3

@@ -38,8 +38,6 @@ from bitwright.numerics.second_moment import WIDE
 from bitwright.numerics.wide_matrices import factor_, permute_, unit_rows_
 from bitwright.rounding.compensated_rows import row_rounder
 
-__all__ = ["HessianFactor", "factor_hessian", "gptq"]
-
 # Rows whose sums over all earlier rows are one matrix product.
 _BLOCK = 128
 

@@ -36,8 +36,6 @@ from bitwright.numerics.blocks import (
     usable_scales,
 )
 
-__all__ = ["hqq"]
-
 # The starts with float zero points, as parts of the range, and those with integers, as moves of
 # the zero point. Twice as many, or as many rounds, lower the squared error of a language model by
 # one part in a hundred.

@@ -23,8 +23,6 @@ import numpy as np
 
 from bitwright.support.array_types import F64, Array
 
-__all__ = ["SHRINKING_SAMPLES", "OutputMoments", "by_channel", "squared_error"]
-
 SHRINKING_SAMPLES = 16
 """The number of samples that is believed half of the gain that it shows."""
 MAX_GAIN = 2.0

@@ -11,8 +11,6 @@ from bitwright.plan import Parameters
 from bitwright.rounding.squant import flip_by_squant
 from bitwright.support.array_types import Array
 
-__all__ = ["RoundOnce", "round_as_planned", "round_to_nearest"]
-
 
 def round_as_planned(weights: Array, parameters: Parameters) -> Array:
     """Return the integers of a weight or bias under its final parameters, by its own method."""

@@ -24,8 +24,6 @@ from bitwright.numerics.blocks import (
     usable_scales,
 )
 
-__all__ = ["refine"]
-
 # Rows of a block that are taken one after the other before the rest of it learns of them.
 _STRIPE = 16
 

@@ -19,16 +19,6 @@ from bitwright.rounding.gptq import factor_hessian, gptq
 from bitwright.rounding.refinement import refine
 from bitwright.support.array_types import F64, Array
 
-__all__ = [
-    "ROWS_PER_WEIGHT",
-    "MatrixGrid",
-    "fit_scales",
-    "output_errors",
-    "round_by_moment",
-    "round_each_by_moment",
-    "trusted_moment",
-]
-
 ROWS_PER_WEIGHT = 4
 DAMPING = 0.01
 ROUNDS = 3

@@ -15,8 +15,6 @@ from bitwright.numerics.broadcasting import along_axis
 from bitwright.plan import Parameters
 from bitwright.support.array_types import F64, Array
 
-__all__ = ["flip_by_squant"]
-
 # Weights worked on at once: their copies in float64 must not be the largest arrays of a job.
 _CHUNK = 1 << 18
 

@@ -19,8 +19,6 @@ from bitwright.numerics.nbits import (
 )
 from bitwright.support.store import PartStore
 
-__all__ = ["BlockStore"]
-
 
 class BlockStore(PartStore):
     """A folder of rounded weights."""

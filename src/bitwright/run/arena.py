@@ -13,8 +13,6 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-__all__ = ["give_back_memory", "share_arena"]
-
 _SHRINK_ENTRY = "memory.enable_memory_arena_shrinkage"
 
 

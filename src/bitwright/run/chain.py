@@ -10,8 +10,6 @@ from bitwright.graph import PortableModel
 from bitwright.run.session import open_session, run_session
 from bitwright.support.array_types import Array
 
-__all__ = ["Answer", "OpenPart", "PartChain", "PartModel"]
-
 
 class PartModel(NamedTuple):
     """A part as a model, with the names of what leaves it: there, and in the model."""

@@ -28,8 +28,6 @@ from bitwright.support.array_types import Array
 from bitwright.support.files import Closing
 from bitwright.support.threads import count_cores, default_threads
 
-__all__ = ["LayerwiseRun", "PartOpener", "run_side_by_side"]
-
 Samples = Iterable[Mapping[str, Array]]
 
 _CHANGED = "bitwright/changed"

@@ -15,8 +15,6 @@ from bitwright.graph.tensors import serialized_size
 from bitwright.graph.versions import opset_of
 from bitwright.run.session import open_session, run_session
 
-__all__ = ["upgrade_opset"]
-
 COMPARE_LIMIT = 2_000_000_000
 """Bytes above which a model is not run twice to compare: that would need as much memory."""
 

@@ -14,8 +14,6 @@ from bitwright.graph import NameScope, clone_model
 from bitwright.run.session import Level, open_session
 from bitwright.support.scratch import ScratchFolder
 
-__all__ = ["OptimizedModel", "name_nodes", "optimize_model", "read_optimized"]
-
 # What the runtime adds to the name of a node that it rewrites.
 _ADDED = re.compile(r"^fused |(?:_token_\d+|_nchwc|/duplicated|/\w+Fusion)+$")
 

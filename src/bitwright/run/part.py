@@ -14,8 +14,6 @@ from bitwright.graph.subgraphs import outer_inputs
 from bitwright.run.session import open_session, run_session
 from bitwright.support.array_types import Array
 
-__all__ = ["Extractor", "Part", "cut_model", "extract_part", "open_path"]
-
 
 @dataclass(frozen=True, slots=True)
 class Part:

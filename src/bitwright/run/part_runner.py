@@ -14,8 +14,6 @@ from bitwright.run.part import Extractor, Part, cut_model
 from bitwright.run.tensor_groups import SessionRunner
 from bitwright.support.array_types import Array
 
-__all__ = ["PartRunner", "open_runner"]
-
 Feeds = Mapping[str, Array]
 
 MOST_NODES = 3_000

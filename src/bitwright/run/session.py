@@ -25,17 +25,6 @@ from bitwright.run.arena import share_arena
 from bitwright.support.scratch import ScratchFolder
 from bitwright.support.threads import default_threads
 
-__all__ = [
-    "Level",
-    "check_started",
-    "check_still_opens",
-    "checked_providers",
-    "open_session",
-    "opens",
-    "run_session",
-    "runtime_reason",
-]
-
 Level = Literal["disabled", "basic", "extended", "all"]
 Arena = Literal["shared"] | bool
 

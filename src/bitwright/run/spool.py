@@ -17,8 +17,6 @@ from bitwright.support.array_types import Array
 from bitwright.support.files import Closing
 from bitwright.support.scratch import ScratchFolder
 
-__all__ = ["Rows", "SharedRow", "Spool"]
-
 
 class _Place(NamedTuple):
     dtype: np.dtype[Any]

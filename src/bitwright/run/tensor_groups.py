@@ -21,8 +21,6 @@ from bitwright.graph.subgraphs import iter_values
 from bitwright.run.session import Level, open_session, run_session
 from bitwright.support.array_types import Array
 
-__all__ = ["SessionRunner"]
-
 Feeds = Mapping[str, Array]
 
 

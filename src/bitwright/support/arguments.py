@@ -18,8 +18,6 @@ import numpy as np
 from bitwright.errors import ArgumentError, did_you_mean
 from bitwright.support.memory_shortage import find_memory_shortage
 
-__all__ = ["allows", "alternatives", "check_arguments", "describe", "show"]
-
 
 def alternatives(hint: Any) -> tuple[Any, ...]:
     """Return the members of a union, and of anything else just that."""

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["F32", "F64", "I64", "Array"]
-
 Array = npt.NDArray[Any]
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]

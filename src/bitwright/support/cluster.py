@@ -23,8 +23,6 @@ from bitwright.support.notices import warn_user
 from bitwright.support.threads import limit_threads
 from bitwright.support.wording import reason_of
 
-__all__ = ["ClusterWorkers", "KeptParts"]
-
 MAX_DEATHS = 4
 """Workers that may die over one item before it is taken for the reason."""
 MAX_STARTS = 4

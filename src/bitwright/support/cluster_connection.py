@@ -16,8 +16,6 @@ from bitwright.errors import BitwrightError, ClusterError, MissingPackageError
 from bitwright.support.witness import watch_node
 from bitwright.support.wording import reason_of
 
-__all__ = ["START_SECONDS", "all_nodes_see", "open_cluster"]
-
 _LOGGER = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 30.0

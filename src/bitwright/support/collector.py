@@ -6,8 +6,6 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["without_collection"]
-
 
 @contextmanager
 def without_collection() -> Iterator[None]:

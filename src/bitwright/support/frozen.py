@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-__all__ = ["FrozenDict", "FrozenList", "frozen"]
-
 
 def _refuse(self: Any, *_: Any, **__: Any) -> NoReturn:
     kind = "dict" if isinstance(self, dict) else "list"

@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from bitwright.errors import ArgumentError, BitwrightError, did_you_mean
 from bitwright.support.arguments import check_arguments
 
-__all__ = ["InputLimits", "check_limit", "current_limits", "input_limits", "read_limits"]
-
 # In the environment, so that worker processes have the same ones.
 _VARIABLE = "BITWRIGHT_LIMITS"
 

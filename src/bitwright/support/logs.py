@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-__all__ = ["logged"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 

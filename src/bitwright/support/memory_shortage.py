@@ -6,8 +6,6 @@ import errno
 
 from bitwright.errors import OutOfMemoryError
 
-__all__ = ["find_memory_shortage"]
-
 # What the loader of libraries, the runtime and threads say where memory is what they lack.
 _SIGNS = (
     "cannot allocate memory",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 import warnings
 
-__all__ = ["warn_user"]
-
 
 def warn_user(sentence: str, kind: type[Warning] = UserWarning) -> None:
     """Warn, with the line outside this package that called it."""

@@ -12,8 +12,6 @@ from typing import Protocol
 
 from bitwright.support.wording import printable
 
-__all__ = ["Progress", "ProgressLines", "ProgressUpdate", "show_progress"]
-
 LOGGER = logging.getLogger("bitwright.progress")
 
 SECONDS_BETWEEN_LINES = 5.0

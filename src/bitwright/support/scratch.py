@@ -16,8 +16,6 @@ from typing import IO
 from bitwright.errors import OutputError
 from bitwright.support.files import Closing, try_lock
 
-__all__ = ["ScratchFolder", "remove_abandoned"]
-
 _PREFIX = "bitwright-"
 _LOCK = "owner.lock"
 """A file that the owner holds locked. The system lets go of it when a process ends, however it

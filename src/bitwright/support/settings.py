@@ -23,8 +23,6 @@ from bitwright.errors import RecipeError, did_you_mean
 from bitwright.support.arguments import allows, alternatives, describe, show
 from bitwright.support.showing import html_tables
 
-__all__ = ["Settings", "convert", "encode", "merge", "to_name"]
-
 _T = TypeVar("_T")
 
 

@@ -10,8 +10,6 @@ from typing import Any
 from bitwright.errors import MissingPackageError
 from bitwright.support.wording import printable
 
-__all__ = ["Section", "Summarized", "data_frame", "html_tables", "plain", "plain_fields"]
-
 Section = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 """A title, the names of the columns, and the rows."""
 

@@ -21,9 +21,6 @@ from bitwright.support.files import Closing, write_file
 from bitwright.support.notices import warn_user
 from bitwright.support.scratch import ScratchFolder
 
-__all__ = ["Part", "PartStore", "digest_arrays", "read_part", "to_bytes"]
-
-
 _OURS = re.compile(r"[0-9a-f]{32}\.safetensors|\..+\.tmp")
 """Files of parts, and what a kill left of one."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["count_cores", "default_threads", "limit_threads"]
-
 _limits: list[int] = []
 
 

@@ -14,8 +14,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-__all__ = ["watch_node"]
-
 _SECONDS = 5.0
 _GONE = (
     "error: the Ray node that this job was connected to is gone, and the job ended with it; start "

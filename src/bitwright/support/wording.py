@@ -8,17 +8,6 @@ from collections.abc import Sequence
 
 from bitwright.errors import ArgumentError
 
-__all__ = [
-    "counted",
-    "indented",
-    "printable",
-    "read_bytes",
-    "reason_of",
-    "show_bytes",
-    "show_milliseconds",
-    "show_percent",
-]
-
 
 def counted(count: int, noun: str) -> str:
     """Return how many there are of a thing.

@@ -10,16 +10,6 @@ import msgspec
 
 from bitwright.targets import TARGETS, Target
 
-__all__ = [
-    "CLASSES",
-    "CPU_CLASSES",
-    "detect_cpu",
-    "detect_cpu_class",
-    "on_host",
-    "processor_name",
-    "read_flags",
-]
-
 CPU_CLASSES = ("x86-avx2", "x86-vnni", "x86-amx", "arm", "arm-dot", "arm-i8mm", "wasm-simd")
 """Classes of CPU that ONNX Runtime has kernels of their own for."""
 

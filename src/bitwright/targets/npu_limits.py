@@ -17,17 +17,6 @@ import msgspec
 
 from bitwright.errors import TargetError, did_you_mean
 
-__all__ = [
-    "Bound",
-    "LimitBound",
-    "LimitRule",
-    "LowerEnd",
-    "NpuOperation",
-    "Positions",
-    "Ref",
-    "bounds_of",
-]
-
 Ref = str
 """What names a scale: an entry of a plan, an initializer of a model."""
 Positions = Mapping[Ref, int]

@@ -11,18 +11,6 @@ from bitwright.graph.constants import constant_of, constant_tensor, input_at
 from bitwright.targets import NPU_CNN
 from bitwright.targets.npu_limits import NpuOperation, Ref
 
-__all__ = [
-    "FUSED_PRODUCERS",
-    "PADDED_POOLS",
-    "Edges",
-    "clip_bounds",
-    "find_npu_operations",
-    "is_npu_hard_sigmoid",
-    "is_simulation",
-    "only_reader",
-    "why_not_fixed",
-]
-
 # What the NPU applies an activation to before it writes the result.
 FUSED_PRODUCERS = frozenset(
     "Add AveragePool Conv ConvTranspose Gemm GlobalAveragePool MatMul MaxPool".split()

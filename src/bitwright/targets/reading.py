@@ -12,8 +12,6 @@ from bitwright.support.files import check_regular_file
 from bitwright.support.settings import convert
 from bitwright.targets.target import Target
 
-__all__ = ["DATA", "known_names", "read_target"]
-
 DATA = Path(__file__).parent / "data"
 """Where the files of the targets lie that come with the package."""
 

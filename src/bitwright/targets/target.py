@@ -9,8 +9,6 @@ import msgspec
 from bitwright.numerics.types import QType
 from bitwright.targets.npu_limits import LimitRule
 
-__all__ = ["Consequence", "Role", "Target", "TypeName"]
-
 Consequence = Literal["refused", "leaves", "wrong", "float", "slow"]
 """Does not load or build; leaves the accelerator; changes numbers; is computed in float; slow."""
 

@@ -17,9 +17,6 @@ from bitwright.graph.shapes import static_shape
 from bitwright.support.array_types import I64, Array
 from bitwright.verification.findings import Finding
 
-__all__ = ["Product", "check_accumulators", "check_saturation", "find_products"]
-
-
 _FLOAT_PRODUCTS = op_types(lambda op: op.linear and op.integer_op)
 _ENDS = {ir.DataType.INT8: (-128, 127), ir.DataType.UINT8: (0, 255)}
 _INT32 = 2**31

@@ -11,8 +11,6 @@ from bitwright.support.showing import html_tables, plain_fields
 from bitwright.support.wording import counted, printable
 from bitwright.targets.target import Consequence
 
-__all__ = ["Facts", "Finding", "FindingLevel", "Residence", "Verification"]
-
 FindingLevel = Literal["error", "warning"]
 
 

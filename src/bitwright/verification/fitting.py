@@ -7,8 +7,6 @@ from bitwright.recipe import Recipe
 from bitwright.targets import NPU_CNN, Target
 from bitwright.verification.rules import read_rules
 
-__all__ = ["fit_recipe", "own_recipe", "why_unfit"]
-
 
 def why_unfit(recipe: Recipe, target: Target) -> str | None:
     """Return what of a recipe a target does not take; None: it takes all."""

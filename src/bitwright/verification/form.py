@@ -11,8 +11,6 @@ from bitwright.graph import check_model, check_order, find_quantized_nodes
 from bitwright.graph.quantizers import Quantizers, name_of
 from bitwright.verification.findings import Finding
 
-__all__ = ["check_domains", "check_form", "check_node_order", "check_pairs", "check_quantized"]
-
 
 def check_quantized(quantizers: Quantizers) -> Iterable[Finding]:
     """Find that there is nothing to verify."""

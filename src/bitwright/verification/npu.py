@@ -15,8 +15,6 @@ from bitwright.targets.npu_operations import find_npu_operations, why_not_fixed
 from bitwright.verification.findings import Facts, Finding
 from bitwright.verification.view import TargetView
 
-__all__ = ["check_limits", "check_shapes", "odd_scales", "other_types", "several_scales"]
-
 _EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
 _BIASED = op_types(lambda op: op.linear and op.bias is not None)
 

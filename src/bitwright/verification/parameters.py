@@ -13,8 +13,6 @@ from bitwright.graph.quantizers import Quantizer, Quantizers, name_of
 from bitwright.verification.findings import Facts, Finding
 from bitwright.verification.view import TargetView
 
-__all__ = ["check_biases", "lost_scales", "other_zero_points"]
-
 _SMALLEST_NORMAL = {ir.DataType.FLOAT: 2.0**-126, ir.DataType.FLOAT16: 2.0**-14}
 
 # The input of a bias, as it is numbered in each op that has one.

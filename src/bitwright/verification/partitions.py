@@ -13,8 +13,6 @@ from bitwright.graph.quantizers import name_of
 from bitwright.verification.findings import Finding, Residence
 from bitwright.verification.view import TargetView
 
-__all__ = ["count_partitions", "find_residence"]
-
 # Rules that name the quantizer of a tensor, and not the operator that cannot take it.
 _OF_TENSORS = frozenset({"eight_bits", "per_tensor", "power_of_two"})
 

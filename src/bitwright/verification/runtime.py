@@ -32,17 +32,6 @@ from bitwright.run.optimized import OptimizedModel, optimize_model
 from bitwright.targets.host import detect_cpu
 from bitwright.verification.findings import Finding
 
-__all__ = [
-    "check_other_cpu",
-    "check_runtime",
-    "depends_on_cpu",
-    "describe_rounded",
-    "find_rounded",
-    "note_other_cpu",
-    "note_rounded",
-    "why_refused",
-]
-
 _BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 _MAX_NAMES = 3
 

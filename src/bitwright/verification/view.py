@@ -16,8 +16,6 @@ from bitwright.graph.quantized_ops import DEQUANTIZERS, FIX_NEURONS, QUANTIZERS
 from bitwright.graph.quantizers import Quantizer, Quantizers, name_of
 from bitwright.targets.target import Role
 
-__all__ = ["Breach", "TargetView", "readers_of", "type_names"]
-
 _PAIRS = QUANTIZERS | DEQUANTIZERS | FIX_NEURONS
 
 

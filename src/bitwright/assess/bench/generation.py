@@ -28,8 +28,6 @@ from bitwright.run.session import checked_providers
 from bitwright.support.progress import show_progress
 from bitwright.support.scratch import ScratchFolder
 
-__all__ = ["GenerationRequest", "bench_generation", "is_decoder"]
-
 MIN_RUNS, MAX_RUNS = 5, 50
 _ROUNDS_SHOWN = 10
 _COMMON_TOKENS = 100

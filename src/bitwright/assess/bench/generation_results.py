@@ -10,8 +10,6 @@ import numpy as np
 from bitwright.support.showing import Summarized, data_frame, html_tables, plain_fields
 from bitwright.support.wording import counted
 
-__all__ = ["Engine", "GenerationBenchmark", "ModelGeneration", "Rate"]
-
 Engine = Literal["onnxruntime", "onnxruntime-genai"]
 """What runs a model token by token: the runtime itself, or its library for language models."""
 

@@ -17,8 +17,6 @@ from bitwright.run.session import check_started
 from bitwright.support.files import Closing
 from bitwright.support.processes import WorkerError, WorkerLost, WorkerProcess
 
-__all__ = ["ModelProcess", "run_interleaved"]
-
 _WORKER = Path(__file__).with_name("worker.py")
 _ROUNDS = 10
 

@@ -22,8 +22,6 @@ from bitwright.run import open_session, run_session
 from bitwright.run.optimized import OptimizedModel, name_nodes, read_optimized
 from bitwright.support.scratch import ScratchFolder
 
-__all__ = ["Kind", "NodeTime", "OpTime", "Profile", "profile_models"]
-
 Typical = Callable[[Sequence[float]], float]
 Kind = Literal["integer", "float", "quantizer", "layout", "moving"]
 

@@ -17,8 +17,6 @@ from bitwright.data import InputSpec, RandomData, Sample, Samples, Transform, op
 from bitwright.errors import DataError, ModelError, TargetError, did_you_mean
 from bitwright.support.progress import Progress
 
-__all__ = ["BenchRequest", "TimedModel", "Timing", "check_shapes", "write_samples"]
-
 _RANDOM_SAMPLES = 4
 _REAL_SAMPLES = 16
 

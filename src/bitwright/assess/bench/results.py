@@ -13,8 +13,6 @@ from bitwright.assess.clock import Clock
 from bitwright.support.showing import Summarized, data_frame, html_tables, plain_fields
 from bitwright.support.wording import counted
 
-__all__ = ["Benchmark", "ModelBenchmark", "SlowerNode"]
-
 _MIN_SHARE = 0.01
 """Smallest share of a model's time at which a node is listed."""
 _MIN_SLOWDOWN = 1.1

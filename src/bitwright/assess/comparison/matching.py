@@ -22,8 +22,6 @@ from bitwright.assess.comparison.quantized_graph import (
 )
 from bitwright.graph.constants import float_constant_of, is_constant
 
-__all__ = ["is_float", "match_tensors", "may_have_same_shape"]
-
 _ENDINGS = re.compile(
     r"(_convert)?_(QuantizeLinear_Input|QuantizeLinear_Output|DequantizeLinear_Output|quantized)"
     r"(_\d+)?$"

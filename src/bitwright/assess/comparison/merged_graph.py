@@ -19,8 +19,6 @@ from bitwright.graph.subgraphs import outer_inputs, subgraphs_of
 from bitwright.graph.tensors import ARRAY_TYPES
 from bitwright.run import Part, cut_model, upgrade_opset
 
-__all__ = ["MergedGraph", "at_one_opset"]
-
 Known = MutableMapping[ir.Value, ir.Value]
 """Tensor of one of the models -> the tensor that stands for it in the merged graph."""
 

@@ -17,8 +17,6 @@ from bitwright.graph.constants import float_constant_of
 from bitwright.graph.subgraphs import outer_inputs, subgraphs_of
 from bitwright.plan import QuantPlan
 
-__all__ = ["describe_nodes", "name_unit", "weight_errors"]
-
 
 def describe_nodes(
     units: Units, tensors: dict[str, TensorComparison], plan: QuantPlan | None = None

@@ -23,9 +23,6 @@ from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.numerics.nbits import NBitsTensors, unpack_nbits
 from bitwright.support.array_types import Array
 
-__all__ = ["PackedWeight", "QuantizedGraph", "packed_weight"]
-
-
 _CONVERSIONS = QUANTIZERS | DEQUANTIZERS | ROUNDERS | {"DynamicQuantizeLinear"}
 # They move integers and keep what these stand for.
 _MOVES = op_types(lambda op: op.keeps_scale)

@@ -13,8 +13,6 @@ from bitwright.support.arguments import check_arguments
 from bitwright.support.showing import Summarized, data_frame, html_tables, plain_fields
 from bitwright.support.wording import counted
 
-__all__ = ["Comparison", "NodeComparison", "TensorComparison"]
-
 
 @dataclass(frozen=True, slots=True)
 class TensorComparison:

@@ -14,8 +14,6 @@ import numpy as np
 from bitwright.assess.sums import Codes
 from bitwright.support.array_types import Array
 
-__all__ = ["EVERYWHERE", "Saturation"]
-
 
 class Saturation(NamedTuple):
     """Below the first and above the second of two points no reader tells values apart."""

@@ -30,8 +30,6 @@ from bitwright.support.array_types import Array
 from bitwright.support.collector import without_collection
 from bitwright.support.engines import LOCAL, Engine
 
-__all__ = ["PairRun", "compare_models", "open_units"]
-
 Sample = Mapping[str, Array]
 
 _SaturationOf = Callable[[ir.Value], tuple[float, float]]

@@ -20,17 +20,6 @@ from bitwright.graph.constants import is_constant
 from bitwright.graph.quantized_ops import DEQUANTIZERS, is_integer_op
 from bitwright.graph.subgraphs import outer_inputs, reach
 
-__all__ = [
-    "WEIGHTED",
-    "Cut",
-    "OutputPath",
-    "Units",
-    "cut_models",
-    "node_places",
-    "nodes_between",
-    "output_paths",
-]
-
 WEIGHTED = op_types(lambda op: op.weights and not op.normalizes)
 # Tensors that the runtime makes on its own, whatever is fused around them.
 _LANDMARKS = WEIGHTED | frozenset(

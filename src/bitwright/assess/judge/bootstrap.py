@@ -7,15 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "CONFIDENCE",
-    "MIN_SAMPLES",
-    "Interval",
-    "mean_interval",
-    "share_interval",
-    "too_few",
-]
-
 Floats = npt.NDArray[np.float64]
 
 CONFIDENCE = 0.9

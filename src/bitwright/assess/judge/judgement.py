@@ -25,16 +25,6 @@ from bitwright.assess.judge.measures import Measure, PartErrors, open_measure
 from bitwright.assess.judge.output_parts import cut_output, find_heads
 from bitwright.support.wording import show_percent
 
-__all__ = [
-    "Judge",
-    "Judgement",
-    "OutputJudge",
-    "OutputJudgement",
-    "PartJudgement",
-    "combine_losses",
-    "show_loss",
-]
-
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 

@@ -10,8 +10,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Kind", "OutputPart", "channel_axis", "choose_kind", "class_axis", "names_scores"]
-
 Array = npt.NDArray[Any]
 
 Kind = Literal["logits", "probabilities", "sigmoid", "embedding", "sqnr"]

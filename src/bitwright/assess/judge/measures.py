@@ -16,8 +16,6 @@ import numpy.typing as npt
 from bitwright.assess.judge.kinds import Kind
 from bitwright.assess.sums import decibels
 
-__all__ = ["Measure", "PartErrors", "binary_kl", "find_runs", "open_measure", "softmax"]
-
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 

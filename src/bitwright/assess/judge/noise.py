@@ -19,8 +19,6 @@ from bitwright.assess.judge.output_parts import Heads, cut_output, find_heads
 from bitwright.numerics.broadcasting import some_places
 from bitwright.support.array_types import F64, Array
 
-__all__ = ["FloatOutputs", "Noise"]
-
 PLACES = 1024
 """How many places of an output are looked at in each sample, all channels of each."""
 SURE = 0.25

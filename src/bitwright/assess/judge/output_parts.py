@@ -12,8 +12,6 @@ import onnx_ir as ir
 from bitwright.assess.judge.kinds import OutputPart, channel_axis, choose_kind, names_scores
 from bitwright.graph.shapes import sizes_of
 
-__all__ = ["Heads", "cut_output", "find_heads"]
-
 Array = npt.NDArray[Any]
 
 _SAME_ELEMENTS = frozenset({"Identity", "Cast", "Dropout"})

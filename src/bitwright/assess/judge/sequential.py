@@ -20,8 +20,6 @@ import numpy.typing as npt
 from bitwright.assess.judge.bootstrap import Interval
 from bitwright.support.wording import counted
 
-__all__ = ["BOUND", "CONFIDENCE", "Drop", "Verdict", "drop_of_folds", "drop_of_pairs", "look_sizes"]
-
 Verdict = Literal["pass", "fail", "open"]
 """Within the limit, beyond it, or not to be told yet."""
 

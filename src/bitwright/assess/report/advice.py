@@ -12,8 +12,6 @@ from bitwright.assess.verdict import accuracy_of
 from bitwright.plan import FALLBACK_NAMES
 from bitwright.recipe import RECIPES, MinMax, Recipe
 
-__all__ = ["RULES", "Advice", "advise"]
-
 _MAX_CHANNEL_RATIO = 8.0
 """Times the middle channel from which one scale for a weight wastes three bits of most channels."""
 _MIN_USED_RANGE = 0.25

@@ -20,8 +20,6 @@ from bitwright.recipe import Recipe
 from bitwright.support.showing import plain_fields
 from bitwright.support.wording import counted, show_bytes, show_milliseconds
 
-__all__ = ["build_front_data", "build_report_data"]
-
 _MAIN_SETTINGS = ("mode", "format", "activation", "weight", "ranges", "per_channel")
 _MAX_PLAN_BYTES = 1_000_000
 """A larger plan is not carried along: the report stays small enough to mail."""

@@ -17,9 +17,6 @@ from bitwright.graph.quantizers import QuantizationParameters, StoredWeight, sto
 from bitwright.plan import QuantPlan
 from bitwright.support.array_types import Array
 
-__all__ = ["Encoding", "planned_weights", "read_encodings"]
-
-
 _ENDING = "_quantized"
 
 

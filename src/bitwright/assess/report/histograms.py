@@ -10,9 +10,6 @@ import numpy as np
 
 from bitwright.support.array_types import Array
 
-__all__ = ["MAX_BINS", "Histogram", "pack"]
-
-
 MAX_BINS = 96
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _LEVELS = 64 * 64 - 1

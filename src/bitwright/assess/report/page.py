@@ -14,8 +14,6 @@ from bitwright.assess.clock import Clock
 from bitwright.assess.rendering import render_template, show_decibels
 from bitwright.support.wording import show_bytes
 
-__all__ = ["Figure", "list_figures", "render_page"]
-
 _SCRIPTS = ("drawing.js", "chart.js", "front.js", "graph.js", "table.js", "detail.js", "main.js")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 

@@ -21,8 +21,6 @@ from bitwright.assess.verdict import Verdict, accuracy_of, judge_model
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 
-__all__ = ["ReportNode", "ReportSubject", "SuggestedFix", "find_original_nodes"]
-
 _MAX_SHARE, _MAX_NAMED = 0.05, 8
 """Share and number of the nodes that are called outstanding at most."""
 _MIN_GAP = 6.0

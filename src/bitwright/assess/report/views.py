@@ -17,9 +17,6 @@ from bitwright.numerics.broadcasting import along_axis
 from bitwright.numerics.types import QTYPES
 from bitwright.support.array_types import Array
 
-__all__ = ["Sketch", "TensorView", "Views", "channel_peaks"]
-
-
 _MAX_CHANNELS = 128
 
 

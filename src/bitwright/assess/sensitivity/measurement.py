@@ -13,8 +13,6 @@ from bitwright.run import OpenPart, PartChain, PartModel
 from bitwright.support.array_types import Array
 from bitwright.support.engines import LOCAL, Engine
 
-__all__ = ["measure_variants"]
-
 Sample = Mapping[str, Array]
 
 _MOST_NODES = 8000

@@ -16,8 +16,6 @@ from bitwright.plan import FALLBACK_NAMES, Fallback, QuantPlan
 from bitwright.support.showing import Summarized, data_frame, html_tables, plain_fields
 from bitwright.support.wording import counted
 
-__all__ = ["NodeSensitivity", "Proposal", "Sensitivity"]
-
 
 @dataclass(frozen=True, slots=True)
 class NodeSensitivity:

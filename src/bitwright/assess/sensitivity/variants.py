@@ -23,8 +23,6 @@ from bitwright.graph.subgraphs import outer_inputs
 from bitwright.run import Extractor, Part, PartChain, PartModel
 from bitwright.support.collector import without_collection
 
-__all__ = ["Key", "Kind", "Variants"]
-
 Kind = Literal["alone", "without"]
 Key = str | tuple[int, ...]
 """Which variant: "quantized", or the places of its cuts."""

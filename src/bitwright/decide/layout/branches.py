@@ -13,8 +13,6 @@ import onnx_ir as ir
 
 from bitwright.graph import input_at, reach
 
-__all__ = ["Branch", "find_branches"]
-
 _SUMS = {"Add", "Sum", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
 _ATTENTIONS = {"Attention", "GroupQueryAttention", "MultiHeadAttention", "PagedAttention"}
 # Which input of these operators holds the values.

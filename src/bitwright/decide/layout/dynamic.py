@@ -25,8 +25,6 @@ from bitwright.numerics.types import INT8, UINT8
 from bitwright.plan import NodePlan
 from bitwright.recipe import Override, Recipe, find_override
 
-__all__ = ["DYNAMIC_OP_TYPES", "lay_out_dynamic"]
-
 DYNAMIC_OP_TYPES = op_types(lambda op: op.dynamic_op)
 """The op types that a dynamic recipe quantizes when it names none."""
 

@@ -15,8 +15,6 @@ from bitwright.numerics.types import INT32, QType
 from bitwright.plan import Action, NodePlan
 from bitwright.recipe import Override
 
-__all__ = ["ABSORBED", "Entry", "Layout", "plan_as_float", "plan_node"]
-
 ABSORBED = "the quantizer of its output clips as it does"
 """Why a Relu or Clip is dropped."""
 

@@ -20,8 +20,6 @@ from bitwright.support.wording import counted
 if TYPE_CHECKING:
     from bitwright.observe import TensorSketch
 
-__all__ = ["leave_masks_float", "leave_unreached_float"]
-
 # A mask value lies this far below zero; scores do not.
 _SENTINEL = -1000.0
 # ... and this many times further from zero than the largest score.

@@ -13,8 +13,6 @@ from bitwright.targets.npu_operations import (
     only_reader,
 )
 
-__all__ = ["fused_reader"]
-
 # A hardware Relu stops at 6 or 1 for free; at no other number.
 _FREE_CLIPS = ((0.0, 6.0), (0.0, 1.0))
 

@@ -9,8 +9,6 @@ import onnx_ir as ir
 
 from bitwright.errors import did_you_mean
 
-__all__ = ["NodeNames", "find_names", "suggest_name"]
-
 # Where torch's exporter writes the modules around a node, the node's own name last.
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _PATTERN_SIGNS = re.compile(r"[*?+|()\[\]{}^$\\]")

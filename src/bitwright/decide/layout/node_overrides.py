@@ -15,8 +15,6 @@ from bitwright.graph.constants import is_constant
 from bitwright.numerics.types import QType
 from bitwright.recipe import Override, Recipe
 
-__all__ = ["TypeMap", "find_node_overrides", "spread_types"]
-
 
 def find_node_overrides(recipe: Recipe, selector: Selector) -> dict[str, Override]:
     """Return what each node gets: by its op type, then patterns, its module, and its own name.

@@ -13,8 +13,6 @@ from bitwright.graph import iter_values
 from bitwright.graph.constants import is_constant
 from bitwright.recipe import Recipe, Selection
 
-__all__ = ["placeable_tensors"]
-
 
 def placeable_tensors(
     model: ir.Model, recipe: Recipe, *, keep_float: Mapping[str, str]

@@ -17,8 +17,6 @@ from bitwright.recipe import Recipe
 from bitwright.recipe.sizes import SmallProducts
 from bitwright.targets.npu_operations import is_npu_hard_sigmoid, is_simulation
 
-__all__ = ["Candidate", "refuse"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:

@@ -14,8 +14,6 @@ from bitwright.graph import reach, subgraphs_of
 from bitwright.recipe import Selection
 from bitwright.support.notices import warn_user
 
-__all__ = ["Selector"]
-
 
 class Selector:
     """Answers for each node whether the recipe's `select` section lets it be quantized."""

@@ -43,8 +43,6 @@ from bitwright.recipe import Override, Recipe
 from bitwright.support.collector import without_collection
 from bitwright.targets.npu_operations import is_simulation
 
-__all__ = ["lay_out"]
-
 
 @without_collection()
 def lay_out(

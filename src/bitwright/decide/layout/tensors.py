@@ -18,8 +18,6 @@ from bitwright.numerics.shared_exponent import axis_within
 from bitwright.numerics.types import INT16, INT32, QType
 from bitwright.recipe import Override, Recipe, find_override
 
-__all__ = ["TensorMarks", "choose_shared_exponent_axes", "is_float"]
-
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 _CHANNELS = 1
 

@@ -25,8 +25,6 @@ from bitwright.numerics.types import INT8, UINT8, QType
 from bitwright.plan import Action, NodePlan, Parameters
 from bitwright.recipe import Override, Recipe
 
-__all__ = ["lay_out_trained", "trained_recipe"]
-
 
 def trained_recipe(reads: Mapping[Use, Parameters], recipe: Recipe) -> Recipe:
     """Return the recipe with the types that most of the trained tensors have."""

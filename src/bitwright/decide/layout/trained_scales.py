@@ -22,8 +22,6 @@ from bitwright.numerics.types import INT8, UINT8
 from bitwright.plan import Parameters
 from bitwright.recipe import Override, Recipe
 
-__all__ = ["TrainedScales", "Use", "as_override", "only_moves", "same_scale"]
-
 Use = tuple[ir.Node, int]
 """A node, and which of its inputs."""
 

@@ -19,8 +19,6 @@ from bitwright.graph import reach
 from bitwright.graph.constants import is_constant
 from bitwright.plan import NodePlan
 
-__all__ = ["find_unread_nodes", "leaves_model", "mark_results"]
-
 
 def find_unread_nodes(layout: Layout, *, wanted: frozenset[str] = frozenset()) -> frozenset[str]:
     """Return the quantized nodes that compute new values, and whose results end in float nodes.

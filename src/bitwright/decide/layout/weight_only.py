@@ -20,8 +20,6 @@ from bitwright.plan import NodePlan, QuantPlan, WeightPlan
 from bitwright.recipe import HQQ, Nearest, Recipe, RoundingMethod, WeightOverride
 from bitwright.support.wording import counted
 
-__all__ = ["plan_weights", "weight_source", "without_data"]
-
 _CARRIERS = op_types(lambda op: op.reshapes) | {"Cast", "Add"}
 # Operators of ONNX Runtime with weights of their own, and why these stay float.
 _WITHOUT_FORM = {

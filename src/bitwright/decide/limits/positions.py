@@ -10,8 +10,6 @@ import onnx_ir as ir
 from bitwright.errors import RecipeError
 from bitwright.plan import QuantPlan, TensorPlan
 
-__all__ = ["PlanPositions"]
-
 
 class PlanPositions:
     """The positions of every scale in a plan, each under the entry that owns it.

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bitwright.targets.npu_limits import Bound, LimitRule, NpuOperation, Ref, bounds_of
 
-__all__ = ["solve_positions"]
-
 # Where every limit holds whatever the graph.
 _NEUTRAL = 7
 # Exponents of normal numbers in float32, in which scales are stored.

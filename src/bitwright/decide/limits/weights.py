@@ -11,8 +11,6 @@ from bitwright.numerics.positions import PositionGrid
 from bitwright.numerics.types import QType
 from bitwright.targets.npu_limits import LimitRule, NpuOperation, Positions, Ref, bounds_of
 
-__all__ = ["StoredConstant", "fit_weight_and_bias"]
-
 # What is computed at a position uses about a quarter of its range, in the mean square.
 _USUAL_SIZE = 32.0
 

@@ -20,9 +20,6 @@ from bitwright.decide.ops.integer_kernels import is_depthwise, padded_channels
 from bitwright.graph.constants import constant_of, input_at, is_constant
 from bitwright.support.array_types import Array
 
-__all__ = ["ChannelTies", "Convolved", "Layout"]
-
-
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 

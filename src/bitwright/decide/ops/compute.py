@@ -9,8 +9,6 @@ import onnx_ir as ir
 from bitwright.decide.ops.rule import OpRule, Skip
 from bitwright.graph.constants import is_constant
 
-__all__ = ["COMPUTE_RULES"]
-
 
 def _gemm_axis(node: ir.Node, index: int) -> int:
     if index == 0:

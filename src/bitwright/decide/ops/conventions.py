@@ -9,8 +9,6 @@ from typing import Any
 from bitwright.decide.ops import RULES, OpRule, rule_of
 from bitwright.recipe import Recipe
 
-__all__ = ["Conventions", "conventions_of", "rule_for"]
-
 _PAIRS: dict[str, dict[str, Any]] = {
     "ArgMax": {"needs_quantized_input": False},
     "AveragePool": {"keeps_scale": True},

@@ -11,8 +11,6 @@ import onnx_ir as ir
 from bitwright.decide.ops.rule import OpRule, Skip
 from bitwright.graph.constants import constant_of, input_at
 
-__all__ = ["ELEMENTWISE_RULES", "refuse_sentinels"]
-
 # An additive constant this large is a mask or a sentinel: in one range with the values beside
 # it, one quantization step would be wider than all of them.
 _HUGE = 1e4

@@ -11,16 +11,6 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-__all__ = [
-    "averages_whole_windows",
-    "has_dense_kernel",
-    "has_depthwise_kernel",
-    "is_depthwise",
-    "is_faster_dense",
-    "is_faster_unshuffled",
-    "padded_channels",
-]
-
 _GROUP_OVERHEAD = 1600
 """Multiply-adds at the speed of a group's product that its im2col and call take a pixel and tap."""
 

@@ -9,8 +9,6 @@ import onnx_ir as ir
 from bitwright.decide.ops import CONVOLUTIONS
 from bitwright.support.array_types import Array
 
-__all__ = ["LinearNode"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinearNode:

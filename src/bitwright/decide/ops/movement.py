@@ -11,8 +11,6 @@ from bitwright.decide.ops.elementwise import refuse_sentinels
 from bitwright.decide.ops.rule import OpRule
 from bitwright.graph.constants import constant_of
 
-__all__ = ["MOVEMENT_RULES"]
-
 
 def _pads_with_zero(node: ir.Node) -> bool:
     """Zero is always representable, so padding with it needs no range of its own."""

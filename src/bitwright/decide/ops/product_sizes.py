@@ -18,16 +18,6 @@ from bitwright.graph.constants import input_at, is_constant
 from bitwright.graph.quantized_ops import DEQUANTIZERS, INTEGER_OPS, QUANTIZERS
 from bitwright.recipe.sizes import AttentionSizes, ConvolutionSizes, SizeRule, SmallProducts
 
-__all__ = [
-    "RECURRENT",
-    "attention_part",
-    "is_first",
-    "is_product",
-    "multiply_adds",
-    "sum_known",
-    "why_too_small",
-]
-
 Shape = Sequence[int | None] | None
 
 _PAIRS = QUANTIZERS | DEQUANTIZERS

@@ -12,8 +12,6 @@ from bitwright.decide.ops import CONVOLUTIONS
 from bitwright.graph.constants import is_constant, is_private
 from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
 
-__all__ = ["find_skip_input"]
-
 _FUSED_WITH_IT = frozenset({"BatchNormalization", "Clip", "LeakyRelu", "Relu"})
 _PAIRS = QUANTIZERS | DEQUANTIZERS
 

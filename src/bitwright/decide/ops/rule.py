@@ -8,8 +8,6 @@ from typing import Literal
 
 import onnx_ir as ir
 
-__all__ = ["OpRule", "Skip"]
-
 
 @dataclass(frozen=True, slots=True)
 class Skip:

@@ -11,8 +11,6 @@ import onnx_ir as ir
 from bitwright.decide.ops import op_types
 from bitwright.graph.constants import is_constant
 
-__all__ = ["SIZE_ARITHMETIC", "find_size_arithmetic"]
-
 SIZE_ARITHMETIC = "what it computes ends in a size, an index, an axis or a bound"
 
 _SECOND = (

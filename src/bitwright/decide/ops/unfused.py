@@ -17,8 +17,6 @@ from bitwright.graph.quantized_ops import INTEGER_OPS, is_integer_op
 from bitwright.graph.quantizers import Quantizer, Quantizers, name_of
 from bitwright.run.optimized import OptimizedModel
 
-__all__ = ["LINEAR_QUANTIZERS", "Unfused", "find_unfused"]
-
 LINEAR_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _PRODUCTS = op_types(lambda op: op.linear and op.integer_op)
 _MOVING = op_types(lambda op: op.drops_pairs)

@@ -27,14 +27,6 @@ from bitwright.decide.ops.integer_kernels import (
 from bitwright.decide.placement.shapes import shape_of, sizes_of
 from bitwright.targets.costs import Work
 
-__all__ = [
-    "BLOCK",
-    "channel_ties",
-    "float_convolution",
-    "integer_convolution",
-    "transposed_convolution",
-]
-
 BLOCK = 16
 """Channels that lie side by side in an image in blocks."""
 

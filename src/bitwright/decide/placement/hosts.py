@@ -9,16 +9,6 @@ from bitwright.decide.placement.convolutions import BLOCK, float_convolution
 from bitwright.decide.placement.shapes import Shape, is_stored, shape_of
 from bitwright.graph.constants import is_private
 
-__all__ = [
-    "PASSES",
-    "float_host",
-    "in_blocks",
-    "integer_host",
-    "is_image",
-    "resizes_blocks",
-    "stands_by_convolution",
-]
-
 # ConvActivationFusion and GemmActivationFusion of the runtime.
 _OF_CONV = frozenset("Relu Clip Sigmoid Tanh LeakyRelu HardSigmoid HardSwish".split())
 _OF_GEMM = frozenset("Relu LeakyRelu Sigmoid Tanh".split())

@@ -31,8 +31,6 @@ from bitwright.graph.constants import is_constant
 from bitwright.plan import NodePlan
 from bitwright.targets.costs import CostTable, Work
 
-__all__ = ["PartTimes", "Placed", "place", "time_parts"]
-
 MIN_GAIN = 0.1
 """A model of which integers would save less by the costs stays float: they are estimates."""
 

@@ -10,8 +10,6 @@ import onnx_ir as ir
 
 from bitwright.graph.constants import is_constant
 
-__all__ = ["Shape", "Sizes", "count_elements", "is_stored", "shape_of", "sizes_of"]
-
 Shape = tuple[int, ...]
 
 _OPEN_SIZE = 128

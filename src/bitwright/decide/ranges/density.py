@@ -12,8 +12,6 @@ import numpy.typing as npt
 from bitwright.numerics.scales import middle_of
 from bitwright.numerics.types import QType
 
-__all__ = ["Density", "Levels"]
-
 F64 = npt.NDArray[np.float64]
 
 _INTERVALS = 384

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["entropy_threshold"]
-
 F64 = npt.NDArray[np.float64]
 
 _COARSE = 96

@@ -15,8 +15,6 @@ import onnx_ir as ir
 from bitwright.decide.ops import OPERATORS, bounds_of
 from bitwright.graph.constants import constant_of, input_at
 
-__all__ = ["cut_saturated", "fit_known_range", "known_range", "saturation_points"]
-
 _MARGIN = 1.1
 """Room beside the observed extremes for values that no sample had. All of the known range would
 cost half of the levels of a Softmax that never exceeds 0.5."""

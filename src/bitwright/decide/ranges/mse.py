@@ -11,8 +11,6 @@ import numpy.typing as npt
 from bitwright.decide.ranges.density import Levels
 from bitwright.numerics.types import QType
 
-__all__ = ["least_error_range", "row_ranges", "starting_fractions"]
-
 F64 = npt.NDArray[np.float64]
 
 _REFINEMENTS = (0.95, 0.975, 0.9875)

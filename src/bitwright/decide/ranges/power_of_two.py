@@ -15,8 +15,6 @@ from bitwright.numerics.positions import PositionGrid
 from bitwright.numerics.types import QType
 from bitwright.recipe import MinMSE
 
-__all__ = ["exact_min_mse", "least_error_position", "most_common_position", "position_grid"]
-
 
 def position_grid(
     method: MinMSE, qtype: QType, *, symmetric: bool = False, reduced: bool = False

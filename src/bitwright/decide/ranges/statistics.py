@@ -11,16 +11,6 @@ import numpy.typing as npt
 from bitwright.decide.ranges.entropy import entropy_threshold
 from bitwright.numerics.positions import PositionGrid
 
-__all__ = [
-    "Sketch",
-    "averaged_extremes",
-    "entropy_cut",
-    "mean_extremes",
-    "moments",
-    "percentile_cut",
-    "sketch_points",
-]
-
 F64 = npt.NDArray[np.float64]
 
 

@@ -21,8 +21,6 @@ from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import find_override
 from bitwright.support.array_types import Array
 
-__all__ = ["fit_biases", "fit_narrow_biases", "prevent_bias_overflow"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Bias:

@@ -41,15 +41,6 @@ from bitwright.support.array_types import Array
 if TYPE_CHECKING:
     from bitwright.observe import TensorSketch
 
-__all__ = [
-    "activation_plan",
-    "grids_per_batch",
-    "linked_plan",
-    "shift_for_bias",
-    "weight_plan",
-    "widened_for_bias",
-]
-
 
 class _Choice(NamedTuple):
     """How a tensor is quantized, by the recipe and the tensor's override."""

@@ -17,8 +17,6 @@ from bitwright.numerics.scales import affine_parameters
 from bitwright.plan import TensorPlan
 from bitwright.recipe import Recipe
 
-__all__ = ["share_scales"]
-
 
 def share_scales(
     layout: Layout, tensors: Mapping[str, TensorPlan], recipe: Recipe

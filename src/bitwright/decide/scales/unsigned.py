@@ -8,8 +8,6 @@ import numpy as np
 from bitwright.numerics.types import INT8, UINT8
 from bitwright.plan import QuantPlan
 
-__all__ = ["REFUSED", "shift_to_unsigned"]
-
 REFUSED = "stored int8 activations as uint8 (the same values), since ONNX Runtime refused int8"
 
 

@@ -21,8 +21,6 @@ from bitwright.decide.ops.integer_kernels import averages_whole_windows
 from bitwright.emit.qlinear_graph import PairGraph
 from bitwright.graph.constants import constant_of, input_at
 
-__all__ = ["write_average_pools"]
-
 _WINDOW = ("kernel_shape", "strides", "dilations")
 
 

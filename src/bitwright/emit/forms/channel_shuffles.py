@@ -26,8 +26,6 @@ from bitwright.emit.quantized import Quantized
 from bitwright.graph.channel_moves import MOVES, ChannelReader, channel_readers
 from bitwright.graph.constants import constant_of, input_at
 
-__all__ = ["write_channel_shuffles"]
-
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 

@@ -18,8 +18,6 @@ from bitwright.decide.ops.integer_kernels import is_faster_dense
 from bitwright.emit.forms.layers import IntegerConv, integer_conv, store
 from bitwright.emit.qlinear_graph import PairGraph
 
-__all__ = ["write_dense_groups"]
-
 
 def write_dense_groups(model: ir.Model) -> int:
     """Write grouped convolutions as dense ones where these are faster; return how many."""

@@ -26,8 +26,6 @@ from bitwright.emit.quantized import Quantized
 from bitwright.graph.constants import constant_of, input_at, is_private
 from bitwright.graph.editing import remove_nodes, replace_inputs
 
-__all__ = ["write_hard_gates"]
-
 
 def write_hard_gates(model: ir.Model) -> int:
     """Write each HardSigmoid and HardSwish between pairs as integer operators; return how many."""

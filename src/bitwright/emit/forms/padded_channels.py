@@ -21,8 +21,6 @@ from bitwright.emit.forms.layers import Array, IntegerConv, integer_conv, store
 from bitwright.emit.qlinear_graph import PairGraph
 from bitwright.graph.constants import constant_of, input_at
 
-__all__ = ["pad_channels"]
-
 
 def pad_channels(model: ir.Model) -> int:
     """Pad the channels between integer convolutions; return of how many convolutions."""

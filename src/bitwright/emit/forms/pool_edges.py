@@ -24,8 +24,6 @@ from bitwright.emit.quantized import Quantized
 from bitwright.graph.constants import constant_of
 from bitwright.graph.editing import insert_before, like
 
-__all__ = ["write_pool_edges"]
-
 _MARGIN = 0.3
 """Steps: less than half of one, so that the ends still round to themselves."""
 

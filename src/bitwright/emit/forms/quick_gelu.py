@@ -13,8 +13,6 @@ import onnx_ir as ir
 from bitwright.emit.qlinear_graph import PairGraph
 from bitwright.graph.constants import is_private
 
-__all__ = ["write_quick_gelu"]
-
 
 def write_quick_gelu(model: ir.Model) -> int:
     """Write Sigmoid and Mul of the same dequantized tensor as QuickGelu; return how many."""

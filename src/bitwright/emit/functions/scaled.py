@@ -22,16 +22,6 @@ from onnx import parser
 
 from bitwright.numerics.types import INT32, QType
 
-__all__ = [
-    "QUARK_DOMAIN",
-    "VENDOR_DOMAIN",
-    "Op",
-    "Use",
-    "distinguishing_attributes",
-    "scaled_function",
-    "write_function",
-]
-
 VENDOR_DOMAIN = "com.vai.quantize"
 QUARK_DOMAIN = "com.amd.quark"
 """Where the same operators stand today, under other names."""

@@ -27,8 +27,6 @@ from bitwright.numerics.shared_exponent import (
 )
 from bitwright.numerics.types import QType
 
-__all__ = ["block_attributes", "block_function", "block_op", "distinguishing_block_attributes"]
-
 _AXES_ARE_INPUTS = 18
 """The first opset in which the axes of ReduceMax are an input; those of ReduceSum always are."""
 _FLOAT_MAX = (2 - 2.0**-23) * 2.0**127

@@ -32,8 +32,6 @@ from bitwright.plan import Rotation
 from bitwright.support.array_types import Array
 from bitwright.support.wording import counted, show_bytes
 
-__all__ = ["Rotated", "rotate_model"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rotated:

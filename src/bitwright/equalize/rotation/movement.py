@@ -9,8 +9,6 @@ from bitwright.equalize.rotation.operands import Refused, Span, describe, width_
 from bitwright.equalize.rotation.tracing import Rule, Slot, Tracing, expect
 from bitwright.graph.constants import constant_of, input_at
 
-__all__ = ["MOVES", "cut_by_split", "join", "keeps_last_axis", "pass_on"]
-
 
 def pass_on(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
     """An operator with one input and one output, element by element."""
@@ -22,6 +20,7 @@ def pass_on(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
 
 
 def move(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
+    """Pass a span on through what moves whole vectors of the last axis."""
     expect(node, slot, inputs=(0,))
     if not keeps_last_axis(node):
         raise Refused(f"{describe(node)} changes the last axis")
@@ -60,6 +59,7 @@ def _slice_axes(node: ir.Node) -> list[int] | None:
 
 
 def reshape(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
+    """Pass a span on through a reshape, whole blocks of it where the last axis changes."""
     expect(node, slot, inputs=(0,))
     before, after = node.inputs[0], node.outputs[0]
     if keeps_last_axis(node):
@@ -73,6 +73,7 @@ def reshape(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
 
 
 def cut_by_slice(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
+    """Pass on the part of a span that a slice of the last axis takes."""
     expect(node, slot, inputs=(0,))
     if keeps_last_axis(node):
         pass_on(tracing, node, slot, span)

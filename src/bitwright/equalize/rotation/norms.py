@@ -16,8 +16,6 @@ from bitwright.equalize.rotation.operands import (
 from bitwright.equalize.rotation.tracing import Fold, Slot, Tracing, expect
 from bitwright.graph.constants import constant_tensor, input_at
 
-__all__ = ["LOOKS", "fold_gains", "normalize", "normalize_sum"]
-
 
 def normalize(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
     """A norm over the last axis."""

@@ -10,21 +10,6 @@ from bitwright.decide.ops import MATRIX_PRODUCTS
 from bitwright.equalize.constants import read_inline, transposed
 from bitwright.graph.constants import constant_tensor, input_at
 
-__all__ = [
-    "ATTENTIONS",
-    "Attention",
-    "Refused",
-    "Span",
-    "constant_behind",
-    "describe",
-    "head_of_attention",
-    "is_product",
-    "is_uniform",
-    "matrix_axes",
-    "values_of_attention",
-    "width_of",
-]
-
 
 class Refused(Exception):
     """Why a tensor cannot be rotated."""

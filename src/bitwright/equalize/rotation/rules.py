@@ -29,8 +29,6 @@ from bitwright.equalize.rotation.tracing import Rule, Slot, Tracing, expect
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import graph_of
 
-__all__ = ["RULES", "trace"]
-
 
 def trace(
     value: ir.Value, block: int, span: Span | None = None, *, caches: bool = False

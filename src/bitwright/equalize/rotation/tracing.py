@@ -11,8 +11,6 @@ import onnx_ir as ir
 from bitwright.equalize.rotation.operands import Refused, Span, constant_behind, describe, width_of
 from bitwright.graph.constants import input_at
 
-__all__ = ["Fold", "Rule", "Slot", "Tracing", "expect"]
-
 
 class Slot(NamedTuple):
     """An input or an output of a node."""

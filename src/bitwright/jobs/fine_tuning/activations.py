@@ -15,8 +15,6 @@ from bitwright.numerics.scales import smallest_bias_scale
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import find_override
 
-__all__ = ["find_learning_scales", "rescale", "smallest_factors"]
-
 
 def find_learning_scales(
     model: ir.Model, plan: QuantPlan, segments: Sequence[Segment]

@@ -12,8 +12,6 @@ from bitwright.learning.reports import SegmentReport
 from bitwright.support.array_types import Array
 from bitwright.support.store import PartStore
 
-__all__ = ["Checkpoints", "Learned"]
-
 
 @dataclass(frozen=True, slots=True)
 class Learned:

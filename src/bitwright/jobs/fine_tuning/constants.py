@@ -16,8 +16,6 @@ from bitwright.plan import Parameters, QuantPlan
 from bitwright.rounding.planned import round_as_planned
 from bitwright.support.array_types import Array
 
-__all__ = ["Constant", "find_constants", "with_quantized_activations"]
-
 
 @dataclass(frozen=True, slots=True)
 class Constant:

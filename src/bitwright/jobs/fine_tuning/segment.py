@@ -30,8 +30,6 @@ from bitwright.recipe.emulate import LEARNING_OPS
 from bitwright.rounding.bias_correction import find_biased_layers
 from bitwright.support.array_types import Array
 
-__all__ = ["SegmentLearner", "Tuned", "quantizers_of", "reading_quantizers"]
-
 
 @dataclass(slots=True)
 class Tuned:

@@ -36,8 +36,6 @@ from bitwright.support.engines import LOCAL, Engine
 from bitwright.support.progress import Progress, ProgressUpdate, show_progress
 from bitwright.support.store import digest_arrays
 
-__all__ = ["fine_tune", "fine_tune_weights", "run_segments"]
-
 
 def fine_tune_weights(
     prepared: Prepared, plan: QuantPlan, calibration: Calibration, compute: Compute

@@ -34,8 +34,6 @@ from bitwright.support.files import Closing
 from bitwright.support.processes import WorkerError, WorkerLost, WorkerProcess
 from bitwright.support.scratch import ScratchFolder
 
-__all__ = ["LearnAll", "ReadSegment", "Worker", "open_workers"]
-
 ReadSegment = tuple[int, LayerwiseRun, LayerwiseRun]
 """A segment, and what it reads in the float and in the quantized model."""
 LearnAll = Callable[[Iterable[ReadSegment]], Iterator[int]]

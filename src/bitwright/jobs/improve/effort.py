@@ -46,16 +46,6 @@ from bitwright.learning.reports import require_torch
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 
-__all__ = [
-    "EFFORTS",
-    "Effort",
-    "check_effort",
-    "plan_with_effort",
-    "plans_by_ranges",
-    "quantize_with_effort",
-    "standard_effort",
-]
-
 Effort = Literal["low", "standard", "medium", "high"]
 EFFORTS: tuple[str, ...] = get_args(Effort)
 

@@ -20,18 +20,6 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "FLOAT_FORM",
-    "Choice",
-    "Edge",
-    "Option",
-    "add_up",
-    "find_front",
-    "find_within",
-    "neighbours",
-    "thin_front",
-]
-
 FLOAT_FORM = "float"
 """What tensors between float units are stored as."""
 _ROUNDS = 8

@@ -18,8 +18,6 @@ from bitwright.support.files import Closing, make_folder, try_lock
 from bitwright.support.notices import warn_user
 from bitwright.support.wording import counted
 
-__all__ = ["Journal"]
-
 _FILE, _LOCK = "journal.jsonl", "journal.lock"
 _VERSION = 3
 _BEGINNING = b'{"journal"'

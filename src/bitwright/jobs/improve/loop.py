@@ -22,8 +22,6 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
-__all__ = ["Attempt", "Propose", "Step", "Trail", "improve"]
-
 Candidate = TypeVar("Candidate")
 Change = TypeVar("Change")
 

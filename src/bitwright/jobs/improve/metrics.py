@@ -22,8 +22,6 @@ from bitwright.assess.judge.kinds import choose_kind, class_axis
 from bitwright.data.labelled import LABEL
 from bitwright.errors import DataError, RecipeError, did_you_mean
 
-__all__ = ["METRICS", "SCOPES", "Metric", "Scope", "margin_of", "open_metric"]
-
 Array = npt.NDArray[Any]
 Outputs = Mapping[str, Array]
 

@@ -18,21 +18,6 @@ from bitwright.jobs.improve.scorer import Runnable, Score, Scorer
 from bitwright.jobs.improve.states import Unit
 from bitwright.plan import QuantPlan
 
-__all__ = [
-    "APART",
-    "BASE",
-    "MAX_POINTS",
-    "Cost",
-    "Deadline",
-    "Made",
-    "Mix",
-    "MixCandidate",
-    "MixMaker",
-    "Mixtures",
-    "front_of",
-    "planned_state",
-]
-
 BASE = "base"
 """The name of a plan as it is."""
 MAX_POINTS = 12

@@ -34,8 +34,6 @@ from bitwright.run import run_session
 from bitwright.support.array_types import F64
 from bitwright.support.wording import counted
 
-__all__ = ["Change", "Judged", "RecipeCandidate", "RecipeMaker", "preparation_key"]
-
 MAX_CORRECTED = 16
 """How many samples biases are corrected by."""
 JUDGING = (2, 3)

@@ -28,8 +28,6 @@ from bitwright.jobs.improve.metrics import Metric, Outputs, margin_of
 from bitwright.run import open_session, run_session
 from bitwright.support.engines import LOCAL, Engine
 
-__all__ = ["Runnable", "Score", "Scorer"]
-
 FOLDS = 20
 MARGIN_SHARE = 1 / 8
 """The share of the samples that counts as hard for a small margin of float."""

@@ -22,8 +22,6 @@ from bitwright.rounding.bias_correction import add_to_bias, find_biased_layers
 from bitwright.run import open_session, run_session
 from bitwright.support.array_types import Array
 
-__all__ = ["Simulation"]
-
 
 class Simulation:
     """A model with quantized activations and weights, for plans that share its integers."""

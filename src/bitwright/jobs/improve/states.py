@@ -17,8 +17,6 @@ from bitwright.numerics.types import INT4
 from bitwright.plan import Fallback, QuantPlan, TensorPlan
 from bitwright.recipe import Override
 
-__all__ = ["Unit", "narrow_weights", "with_states"]
-
 Array = npt.NDArray[Any]
 
 _SHRINKS = np.linspace(1.0, 0.5, 11)

@@ -17,8 +17,6 @@ from bitwright.graph.quantizers import name_of, stored_weight
 from bitwright.numerics.quantize import dequantize
 from bitwright.targets.npu_operations import only_reader
 
-__all__ = ["expand_integer_operators"]
-
 # What integer operators have beside the attributes of the float ones.
 _OWN_ATTRIBUTES = frozenset({"channels_last", "opset"})
 

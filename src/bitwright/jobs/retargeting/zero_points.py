@@ -15,8 +15,6 @@ from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
 from bitwright.graph.quantizers import Quantizer, name_of
 from bitwright.verification.view import TargetView
 
-__all__ = ["move_zero_points"]
-
 Byte = Literal["int8", "uint8"]
 _MIDDLE = 128
 _TYPES = {"int8": (np.int8, ir.DataType.INT8), "uint8": (np.uint8, ir.DataType.UINT8)}

@@ -11,8 +11,6 @@ from bitwright.errors import ArgumentError, RecipeError, did_you_mean
 from bitwright.recipe import Purpose
 from bitwright.support.wording import read_bytes
 
-__all__ = ["Goal", "check_word", "read_drop", "read_time"]
-
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 

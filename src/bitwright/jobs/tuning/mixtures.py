@@ -37,9 +37,6 @@ from bitwright.jobs.tuning.units import (
 )
 from bitwright.plan import QuantPlan
 
-__all__ = ["StaticMixtures", "UnitCosts", "estimate_times", "keep_figures", "measure_bytes"]
-
-
 SIZE_STATES: tuple[str, ...] = ("w4", "int8", "a16", "float")
 TIME_STATES: tuple[str, ...] = ("int8", "float")
 """ONNX Runtime computes what has 16-bit activations or 4-bit weights in float: no gain there."""

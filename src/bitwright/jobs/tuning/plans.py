@@ -24,8 +24,6 @@ from bitwright.jobs.tuning.trimming import trim_ranges
 from bitwright.plan import QuantPlan
 from bitwright.support.notices import warn_user
 
-__all__ = ["RANGES", "TRIMMED", "Plans", "Stage", "decide_the_same"]
-
 RANGES = "ranges"
 MIN_CALIBRATION = 8
 

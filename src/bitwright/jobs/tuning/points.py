@@ -6,8 +6,6 @@ from bitwright.jobs.improve.front import Choice
 from bitwright.jobs.improve.mixtures import Mix, MixMaker, Mixtures, planned_state
 from bitwright.jobs.tuning.result import FallenUnit, FrontPoint
 
-__all__ = ["front_points"]
-
 
 def front_points(maker: MixMaker, float_cost: float) -> list[tuple[Mix, FrontPoint]]:
     """Return all points whose cost is known, the cheapest first, the best among them."""

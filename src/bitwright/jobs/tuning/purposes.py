@@ -28,8 +28,6 @@ from bitwright.jobs.improve.proposals.mixtures import (
 from bitwright.jobs.tuning.goal import Goal
 from bitwright.jobs.tuning.plans import RANGES, TRIMMED, Plans, decide_the_same
 
-__all__ = ["PurposeProposals", "planned_evaluations", "searches_at_most"]
-
 _T = TypeVar("_T")
 _Trying: TypeAlias = Generator[Attempt[Mix], Trail[MixCandidate], _T]
 

@@ -20,8 +20,6 @@ from bitwright.jobs.improve.metrics import Metric
 from bitwright.jobs.tuning.goal import Goal
 from bitwright.recipe import Recipe
 
-__all__ = ["TuneRequest", "TuneSamples", "check_request", "split_parts"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TuneRequest:

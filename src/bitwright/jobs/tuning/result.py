@@ -19,8 +19,6 @@ from bitwright.support.arguments import check_arguments
 from bitwright.support.showing import html_tables, plain_fields
 from bitwright.support.wording import counted, show_bytes, show_milliseconds
 
-__all__ = ["FallenUnit", "FrontPoint", "Probe", "State", "TuneResult"]
-
 State = Literal["int8", "a16", "w4", "w8", "float"]
 """What a unit is: as it was planned, with 16-bit activations, with weights of 4 or 8 bits, or in
 float."""

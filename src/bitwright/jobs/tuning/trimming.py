@@ -28,8 +28,6 @@ from bitwright.numerics.scales import affine_parameters
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.run import open_session, run_session
 
-__all__ = ["trim_ranges"]
-
 MAX_UNITS = 4
 """How many units are looked at, those of the most error."""
 MIN_SHARE = 0.05

@@ -28,14 +28,6 @@ from bitwright.jobs.sensitivity import NodeVariants, open_variants, units_of, va
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.support.engines import LOCAL, Engine
 
-__all__ = [
-    "UnitErrors",
-    "attribute_nodes",
-    "find_units",
-    "measure_errors",
-    "open_unit_variants",
-]
-
 MAX_UNITS = 160
 """How many units are told apart, those with the largest local error; others stay as planned."""
 ERROR_SAMPLES = 8

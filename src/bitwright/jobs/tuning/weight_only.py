@@ -31,8 +31,6 @@ from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
 from bitwright.jobs.weight_only.mixed_bits import measure_losses
 from bitwright.plan import Fallback, QuantPlan
 
-__all__ = ["WeightOnlyMixtures"]
-
 WIDE = 8
 """The bits that a weight of fewer can have instead."""
 

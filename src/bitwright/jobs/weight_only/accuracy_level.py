@@ -22,8 +22,6 @@ from bitwright.jobs.weight_only.answers import answer_loss, compare_answers, sho
 from bitwright.plan import QuantPlan
 from bitwright.support.wording import counted, show_percent
 
-__all__ = ["MAX_ADDED_LOSS", "choose_accuracy_level", "with_accuracy_level"]
-
 MAX_ADDED_LOSS = 0.05
 """The part of the loss that level 4 may add to it; of a KL divergence that is about a tenth."""
 

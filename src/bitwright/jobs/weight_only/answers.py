@@ -15,8 +15,6 @@ from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Written
 from bitwright.run import run_session
 
-__all__ = ["answer_loss", "compare_answers", "show_figures"]
-
 
 def compare_answers(
     prepared: Prepared, models: Sequence[Written], samples: Sequence[Sample]

@@ -35,8 +35,6 @@ from bitwright.rounding.store import BlockStore
 from bitwright.run import LayerwiseRun
 from bitwright.support.array_types import Array
 
-__all__ = ["tune_weights"]
-
 WIDE_BITS = 8
 """Weights of so many bits have next to nothing to gain by SignRound; the targets of a language
 model's head, which often has 8, would be as large as all of its logits."""

@@ -39,8 +39,6 @@ from bitwright.run import open_session
 from bitwright.support.logs import logged
 from bitwright.support.wording import counted
 
-__all__ = ["make_weight_only_plan", "quantize_weight_only", "write_weight_only"]
-
 MAX_MEASURED_BYTES = 1 << 30
 """Size of the float model up to which the result is run beside it."""
 

@@ -21,8 +21,6 @@ from bitwright.numerics.stacked import as_matrix, as_stack
 from bitwright.plan import QuantPlan, WeightPlan
 from bitwright.support.array_types import Array
 
-__all__ = ["PlannedWeight", "planned_weights"]
-
 
 @dataclass(frozen=True, slots=True)
 class PlannedWeight:

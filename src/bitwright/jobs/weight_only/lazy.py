@@ -18,8 +18,6 @@ from bitwright.numerics.nearest_blocks import pack_nearest
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Nearest, WeightOnly
 
-__all__ = ["can_round_lazily", "keep_in_memory", "round_lazily"]
-
 
 def can_round_lazily(plan: QuantPlan) -> bool:
     """Whether all weights are rounded so fast that it may be done again each time one is read."""

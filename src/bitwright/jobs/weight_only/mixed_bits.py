@@ -23,8 +23,6 @@ from bitwright.run import LayerwiseRun, Part
 from bitwright.support.array_types import F64, Array
 from bitwright.support.wording import counted
 
-__all__ = ["SAMPLES", "choose_by_loss", "choose_by_place", "measure_losses", "mix_bits"]
-
 SAMPLES = 4
 """How many samples weights are measured on, every token of them."""
 

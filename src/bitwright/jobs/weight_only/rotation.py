@@ -15,8 +15,6 @@ from bitwright.jobs.weight_only.work import WeightWork
 from bitwright.plan import Rotation
 from bitwright.support.wording import counted, show_percent
 
-__all__ = ["apply_rotation", "choose_rotation"]
-
 SEED = 0
 """One rotation is as good as another."""
 

@@ -26,16 +26,6 @@ from bitwright.rounding.hqq import hqq
 from bitwright.rounding.refinement import refine
 from bitwright.run import LayerwiseRun
 
-__all__ = [
-    "InputMoments",
-    "is_factored_once",
-    "make_tasks",
-    "round_group",
-    "round_weight",
-    "shrinks_of",
-    "task_rounder",
-]
-
 
 class InputMoments:
     """The moments of a layer's inputs, made once for all layers that read them.

@@ -33,8 +33,6 @@ from bitwright.support.array_types import Array
 from bitwright.support.engines import Workers
 from bitwright.support.wording import counted
 
-__all__ = ["find_scaling", "round_weights"]
-
 Feeds = Mapping[str, Array]
 
 

@@ -19,8 +19,6 @@ from bitwright.numerics.arrays import NUMPY, Arrays, arrays_on
 from bitwright.plan import QuantPlan
 from bitwright.support.progress import ProgressLines
 
-__all__ = ["WeightWork"]
-
 
 @dataclass(frozen=True)
 class WeightWork:

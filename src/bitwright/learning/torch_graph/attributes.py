@@ -7,8 +7,6 @@ from typing import Any
 
 import onnx_ir as ir
 
-__all__ = ["Attributes"]
-
 
 class Attributes:
     """What a node says beside its inputs."""

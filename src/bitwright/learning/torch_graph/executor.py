@@ -13,8 +13,6 @@ from bitwright.learning.torch_graph.attributes import Attributes
 from bitwright.learning.torch_graph.movement import as_tensor
 from bitwright.learning.torch_graph.table import op_of, why_not
 
-__all__ = ["TorchGraph"]
-
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 

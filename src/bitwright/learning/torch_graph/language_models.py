@@ -10,8 +10,6 @@ import torch
 
 from bitwright.learning.torch_graph.attributes import Attributes
 
-__all__ = ["LANGUAGE_OPS", "why_not_language_op"]
-
 
 def simplified_layer_norm(a: Attributes, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """SimplifiedLayerNormalization: over the root of the mean square, in float32."""

@@ -12,28 +12,6 @@ from torch.nn import functional
 
 from bitwright.learning.torch_graph.attributes import Attributes
 
-__all__ = [
-    "as_tensor",
-    "cast",
-    "constant_of_shape",
-    "depth_to_space",
-    "expand",
-    "flatten",
-    "gather",
-    "pad",
-    "range_",
-    "reshape",
-    "shape_of",
-    "slice_",
-    "space_to_depth",
-    "split",
-    "squeeze",
-    "torch_type",
-    "transpose",
-    "unsqueeze",
-    "where",
-]
-
 Tensors = tuple[torch.Tensor, ...]
 
 

@@ -10,8 +10,6 @@ from bitwright.learning.torch_graph.attributes import Attributes
 from bitwright.numerics.broadcasting import along_axis
 from bitwright.numerics.resizing import COORDINATES, ROUNDINGS, coordinates
 
-__all__ = ["refuse_resize", "resize"]
-
 
 def refuse_resize(node: ir.Node) -> str | None:
     """Return why a Resize cannot be computed here, if so."""

@@ -15,8 +15,6 @@ from bitwright.learning.torch_graph import resize, windows
 from bitwright.learning.torch_graph.attributes import Attributes
 from bitwright.learning.torch_graph.language_models import LANGUAGE_OPS, why_not_language_op
 
-__all__ = ["OPS", "op_of", "why_not"]
-
 Op = Callable[..., Any]
 
 
@@ -109,6 +107,7 @@ def reduce(function: Op) -> Op:
 def gemm(
     a: Attributes, x: torch.Tensor, w: torch.Tensor, c: torch.Tensor | None = None
 ) -> torch.Tensor:
+    """Return what Gemm makes."""
     x = x.T if a.integer("transA") else x
     w = w.T if a.integer("transB") else w
     y = a.number("alpha", 1.0) * (x @ w)
@@ -132,6 +131,7 @@ def batch_norm(
 def instance_norm(
     a: Attributes, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor
 ) -> torch.Tensor:
+    """Return what InstanceNormalization makes."""
     axes = tuple(range(2, x.ndim))
     centred = x - x.mean(axes, keepdim=True)
     variance = centred.square().mean(axes, keepdim=True)
@@ -153,6 +153,7 @@ def layer_norm(
 
 
 def lp_norm(a: Attributes, x: torch.Tensor) -> torch.Tensor:
+    """Return what LpNormalization makes, with zeros where the norm is zero."""
     axis = a.integer("axis", -1)
     norm = torch.linalg.vector_norm(x, a.integer("p", 2), dim=axis, keepdim=True)
     return torch.where(norm == 0, torch.zeros_like(x), x / norm)

@@ -12,15 +12,6 @@ from torch.nn import functional
 
 from bitwright.learning.torch_graph.attributes import Attributes
 
-__all__ = [
-    "average_pool",
-    "conv",
-    "conv_transpose",
-    "depthwise_conv",
-    "max_pool",
-    "slide",
-]
-
 _CONV = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 _TRANSPOSE = {
     1: functional.conv_transpose1d,

@@ -12,14 +12,6 @@ from bitwright.prepare.passes import Builder, Scope, rewrites
 from bitwright.prepare.simulation.scaling import multiply_behind
 from bitwright.targets.npu_operations import is_npu_hard_sigmoid
 
-__all__ = [
-    "HARD_SIGMOID_FACTOR",
-    "harden_sigmoids",
-    "round_clip_bounds",
-    "round_leaky_slopes",
-    "scale_hard_sigmoids",
-]
-
 HARD_SIGMOID_FACTOR = (2731 / 16384) / (1 / 6)
 """The NPU's slope is 2731/2^14, a little above the 1/6 of ONNX's."""
 

@@ -20,8 +20,6 @@ from bitwright.graph.shapes import element_type
 from bitwright.prepare.linear import Array
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
-__all__ = ["STEP", "Bfloat16Steps", "simulate_instance_norm", "simulate_softmax"]
-
 STEP = "simulation-step"
 """The role of a node that computes in bfloat16, without any quantizer around it."""
 

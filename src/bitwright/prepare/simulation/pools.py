@@ -17,8 +17,6 @@ from bitwright.prepare.matching import known_axes
 from bitwright.prepare.passes import Scope, rewrites
 from bitwright.prepare.simulation.scaling import multiply_behind
 
-__all__ = ["mean_factor", "pool_factor", "scale_average_pools", "scale_means"]
-
 # Side of a square window -> k / 2^n.
 _TABLE = {3: 7 / 64, 5: 10 / 256, 6: 7 / 256, 7: 21 / 1024, 14: 21 / 4096}
 _MAX_WINDOW = 255

@@ -8,8 +8,6 @@ import onnx_ir as ir
 from bitwright.graph.editing import add_initializer, graph_of, insert_behind_value
 from bitwright.graph.names import NameScope
 
-__all__ = ["multiply_behind"]
-
 
 def multiply_behind(node: ir.Node, factor: float, names: NameScope) -> bool:
     """Multiply what a node writes, unless by 1; the product has the tensor's name and readers."""

@@ -11,8 +11,6 @@ from typing import Any
 
 from bitwright.support.files import Closing
 
-__all__ = ["WorkerError", "WorkerLost", "WorkerProcess"]
-
 _SERVER = Path(__file__).with_name("server.py")
 _CLOSE_TIMEOUT = 5.0
 """Seconds that a worker has to end by itself."""

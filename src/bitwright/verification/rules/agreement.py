@@ -13,8 +13,6 @@ from bitwright.targets.target import TypeName
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
 from bitwright.verification.view import TargetView
 
-__all__ = ["Agreement"]
-
 
 class Agreement(Rule, frozen=True, kw_only=True):
     """What tensors that some operators read and write have to have in common.

@@ -12,8 +12,6 @@ from bitwright.recipe import Recipe
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
 from bitwright.verification.view import TargetView
 
-__all__ = ["Attributes"]
-
 
 class Attributes(Rule, frozen=True, kw_only=True):
     """What attributes of some operators may be.

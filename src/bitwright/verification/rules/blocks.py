@@ -14,8 +14,6 @@ from bitwright.verification.rules.encodings import shares_weight_type
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
 from bitwright.verification.view import TargetView, readers_of, type_names
 
-__all__ = ["Blocks"]
-
 
 class Blocks(Rule, frozen=True, kw_only=True):
     """Weights in blocks: their `block_shape`, `nested_scales`, or `blocked_products`."""

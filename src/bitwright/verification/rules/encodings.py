@@ -14,8 +14,6 @@ from bitwright.targets.target import Role, TypeName
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
 from bitwright.verification.view import Breach, TargetView, type_names
 
-__all__ = ["Encodings", "shares_weight_type"]
-
 
 class Encodings(Rule, frozen=True, kw_only=True):
     """How tensors of a role are stored: `types`, `zero_points`, `granularity` or `weight_codes`."""

@@ -13,8 +13,6 @@ from bitwright.recipe import Recipe
 from bitwright.verification.rules.rule import Ask, Breaches, Rule
 from bitwright.verification.view import TargetView
 
-__all__ = ["LowBitProducts"]
-
 
 class LowBitProducts(Rule, frozen=True, kw_only=True):
     """MatMulNBits: bits, blocks, and what else of it there is a kernel for."""

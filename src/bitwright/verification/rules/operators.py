@@ -13,8 +13,6 @@ from bitwright.recipe import Recipe
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
 from bitwright.verification.view import Breach, TargetView
 
-__all__ = ["Operators"]
-
 
 class Operators(Rule, frozen=True, kw_only=True):
     """Which operators there are, and of which shapes and inputs.

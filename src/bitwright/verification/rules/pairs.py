@@ -16,8 +16,6 @@ from bitwright.targets.npu_operations import clip_bounds, only_reader
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
 from bitwright.verification.view import Breach, TargetView, readers_of
 
-__all__ = ["Pairs"]
-
 
 class Pairs(Rule, frozen=True, kw_only=True):
     """Where Q/DQ pairs stand around some operators.

@@ -12,8 +12,6 @@ from bitwright.recipe.sizes import SizeRule, SmallProducts
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
 from bitwright.verification.view import TargetView
 
-__all__ = ["ProductSizes"]
-
 
 class ProductSizes(Rule, frozen=True, kw_only=True):
     """Products of `small_products`, `convolution_sizes` or `attention_sizes` are left float."""

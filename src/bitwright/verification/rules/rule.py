@@ -16,8 +16,6 @@ from bitwright.targets.target import Consequence
 from bitwright.verification.findings import Finding
 from bitwright.verification.view import Breach, TargetView
 
-__all__ = ["Ask", "Breaches", "Changes", "Rule"]
-
 Breaches = Iterator[tuple[str, str]]
 """(what was found, what is allowed instead) for each breach at an operator or a tensor."""
 

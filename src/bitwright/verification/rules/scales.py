@@ -17,8 +17,6 @@ from bitwright.recipe import Recipe
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
 from bitwright.verification.view import Breach, TargetView
 
-__all__ = ["FixedScale", "Scales"]
-
 
 class FixedScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A scale and a zero point that hardware takes, whatever the file says."""

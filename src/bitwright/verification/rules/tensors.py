@@ -18,8 +18,6 @@ from bitwright.verification.rules.encodings import shares_weight_type
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
 from bitwright.verification.view import Breach, TargetView, readers_of
 
-__all__ = ["Tensors"]
-
 
 class Tensors(Rule, frozen=True, kw_only=True):
     """What quantized tensors, of some types or of any, have to be.

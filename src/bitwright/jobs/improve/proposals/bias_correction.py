@@ -10,8 +10,6 @@ from bitwright.jobs.improve.recipes import Change, Judged, RecipeCandidate, Reci
 from bitwright.jobs.opening import Prepared
 from bitwright.recipe import Recipe
 
-__all__ = ["correct_biases", "gain_corrections"]
-
 
 def correct_biases(maker: RecipeMaker, trail: Trail[RecipeCandidate]) -> Attempts:
     """Try to correct biases layer by layer, beside the same ranges without.

@@ -11,8 +11,6 @@ from bitwright.jobs.improve.recipes import Change, Judged, RecipeCandidate, Reci
 from bitwright.jobs.opening import Prepared
 from bitwright.recipe import Recipe
 
-__all__ = ["Attempts", "Proposer", "choose", "try_changes"]
-
 Attempts: TypeAlias = Generator[
     Attempt[Judged] | Step[RecipeCandidate] | str, Trail[RecipeCandidate], Any
 ]

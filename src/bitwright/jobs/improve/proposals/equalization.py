@@ -13,8 +13,6 @@ from bitwright.jobs.opening import Prepared, prepare_further
 from bitwright.prepare.matching import clip_limits
 from bitwright.recipe import CrossLayerEqualization, Recipe, SmoothQuant
 
-__all__ = ["equalizations"]
-
 _NORMS = op_types(lambda op: op.normalizes == "last axes")
 
 

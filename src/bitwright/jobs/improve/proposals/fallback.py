@@ -16,8 +16,6 @@ from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 from bitwright.support.wording import counted
 
-__all__ = ["float_nodes", "measure_nodes"]
-
 MIN_REGAINED = 0.05
 """The share of the loss that a node must regain to be left float."""
 FALLBACK_NODES = 16

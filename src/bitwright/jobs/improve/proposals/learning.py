@@ -14,8 +14,6 @@ from bitwright.plan import QuantPlan
 from bitwright.recipe import AdaRound, Recipe
 from bitwright.recipe.emulate import LEARNING_OPS
 
-__all__ = ["default_learning", "learn"]
-
 ERROR_FRACTION = 0.8
 """AdaRound goes to the segments whose weights make this fraction of the error."""
 SENSITIVITY_NODES = 64

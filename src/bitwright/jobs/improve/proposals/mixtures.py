@@ -14,15 +14,6 @@ from bitwright.jobs.improve.front import Option, find_within, neighbours
 from bitwright.jobs.improve.loop import Attempt, Trail
 from bitwright.jobs.improve.mixtures import Mix, MixCandidate, MixMaker, Mixtures, front_of
 
-__all__ = [
-    "STEPS_BACK",
-    "Attempts",
-    "least_failed",
-    "least_loss",
-    "saving_kept",
-    "search_front",
-]
-
 STEPS_BACK = 3
 """How many units are tried in a cheaper state again."""
 

@@ -11,15 +11,6 @@ from bitwright.jobs.improve.recipes import Change, Judged, RecipeCandidate, Reci
 from bitwright.jobs.opening import Prepared
 from bitwright.recipe import MSE, MeanExtremes, MinMax, MinMSE, Recipe
 
-__all__ = [
-    "BYTE",
-    "activation_ranges",
-    "choose_ranges",
-    "has_fine_weights",
-    "roundings",
-    "weight_ranges",
-]
-
 BYTE = 8
 
 
