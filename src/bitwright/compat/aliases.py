@@ -18,10 +18,10 @@ from bitwright.errors import RecipeError, did_you_mean
 __all__ = ["REPLACEMENTS", "ModuleLoader", "import_installed", "install_as", "was_imported"]
 
 REPLACEMENTS = {
+    "onnxruntime.quantization": "bitwright.compat.onnxruntime",  # first: others import it
     "neural_compressor": "bitwright.compat.neural_compressor",
     "nncf": "bitwright.compat.nncf",
     "onnx_neural_compressor": "bitwright.compat.neural_compressor",
-    "onnxruntime.quantization": "bitwright.compat.onnxruntime",
     "quark": "bitwright.compat.quark",
     "vai_q_onnx": "bitwright.compat.vai_q_onnx",
 }
