@@ -106,3 +106,27 @@ def test_an_unknown_package_is_refused_before_any_is_replaced() -> None:
     with pytest.raises(RecipeError, match=r"cannot stand in for 'onnxruntim'"):
         install_as("quark", "onnxruntim")
     assert sys.meta_path == before
+
+
+def test_a_module_that_we_do_not_have_is_that_of_the_installed_tool(tmp_path) -> None:
+    (tmp_path / "nncf" / "common").mkdir(parents=True)
+    (tmp_path / "nncf" / "__init__.py").write_text("from nncf.common import taken\n")
+    (tmp_path / "nncf" / "common" / "__init__.py").write_text("taken = 'theirs'\n")
+    (tmp_path / "nncf" / "common" / "words.py").write_text("word = 'from there'\n")
+    (tmp_path / "nncf" / "needy.py").write_text("import no_such_dependency\n")
+    run(
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from bitwright.compat import install_as\n"
+        "install_as('nncf')\n"
+        "import nncf\n"
+        "from nncf.common.words import word\n"
+        "assert word == 'from there'\n"
+        "from nncf.common import taken\n"
+        "assert taken == 'theirs' and 'bitwright' in nncf.__file__\n"
+        "try:\n"
+        "    import nncf.needy\n"
+        "except ModuleNotFoundError as error:\n"
+        "    assert error.name == 'no_such_dependency', error.name\n"
+        "else:\n"
+        "    raise AssertionError('imported')\n"
+    )

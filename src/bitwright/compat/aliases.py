@@ -15,8 +15,6 @@ from types import ModuleType
 
 from bitwright.errors import RecipeError, did_you_mean
 
-__all__ = ["REPLACEMENTS", "ModuleLoader", "import_installed", "install_as", "was_imported"]
-
 REPLACEMENTS = {
     "onnxruntime.quantization": "bitwright.compat.onnxruntime",  # first: others import it
     "neural_compressor": "bitwright.compat.neural_compressor",

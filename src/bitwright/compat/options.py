@@ -18,32 +18,6 @@ from bitwright.errors import RecipeError, did_you_mean
 from bitwright.recipe import Emulation, Placement, Selection, SmoothQuant
 from bitwright.support.notices import warn_user
 
-__all__ = [
-    "Changes",
-    "Read",
-    "RecipeParts",
-    "Row",
-    "as_given",
-    "checked",
-    "choice",
-    "find_name",
-    "ignore_unknown",
-    "negated",
-    "number",
-    "only",
-    "read_mapping",
-    "read_names",
-    "read_op_types",
-    "read_pair",
-    "read_path",
-    "read_switch",
-    "refuse_unknown",
-    "refused",
-    "to",
-    "translate",
-    "when_on",
-]
-
 Read = Callable[[str, Any], Any]
 """Checks a value and returns it as a recipe has it; the first argument names it in errors."""
 Changes = dict[str, Any]

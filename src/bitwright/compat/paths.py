@@ -1,51 +1,93 @@
-"""Modules at the paths of another tool: the names of modules of ours, by a table."""
+"""Modules at the paths of another tool: ours by a table, the rest as it is installed."""
 
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["add_paths"]
+from bitwright.compat.aliases import ModuleLoader, import_installed
 
 
-def add_paths(package: str, sources: Mapping[str, Sequence[str]]) -> None:
+def add_paths(package: str, sources: Mapping[str, Sequence[str]], *peers: str) -> None:
     """Let imports below a package find modules that have no file there, once.
 
     `sources` has, for each path, the modules below `bitwright.compat` whose names it has. These
-    are imported when a name is first asked for.
+    are imported when a name is first asked for. What is neither there nor a file is the module of
+    one of the `peers`, where it is installed.
     """
     if not any(isinstance(one, _PathFinder) and one.package == package for one in sys.meta_path):
-        sys.meta_path.append(_PathFinder(package, sources))
+        # Before Python's own finders: these would load a second copy of what is in a package of
+        # the peer.
+        sys.meta_path.insert(0, _PathFinder(package, sources, peers))
+
+
+def import_quietly(name: str) -> ModuleType:
+    """Import a module of an installed tool, and leave the logging of the process as it is."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    try:
+        return import_installed(name)
+    finally:
+        root.setLevel(level)
+        root.handlers[:] = handlers
+
+
+def _first_installed(peers: Sequence[str], path: str) -> ModuleType | None:
+    """Import the module of the first peer that has it."""
+    for peer in peers:
+        try:
+            return import_quietly(f"{peer}.{path}")
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{peer}.{path}.".startswith(f"{error.name}."):
+                raise
+    return None
 
 
 class _PathFinder(MetaPathFinder):
-    """Finds the modules of a table below a package."""
+    """Finds the modules of a table below a package, and of the peers behind it."""
 
-    def __init__(self, package: str, sources: Mapping[str, Sequence[str]]) -> None:
+    def __init__(
+        self, package: str, sources: Mapping[str, Sequence[str]], peers: Sequence[str]
+    ) -> None:
         self.package = package
         self._sources = sources
+        self._peers = peers
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Find a module of the table; a path that leads to others is a package."""
-        below = fullname.removeprefix(f"{self.package}.")
-        if below not in self._sources:
+        if not fullname.startswith(f"{self.package}."):
             return None
-        is_package = any(other.startswith(f"{below}.") for other in self._sources)
-        return ModuleSpec(fullname, _NamesOf(self._sources[below]), is_package=is_package)
+        below = fullname.removeprefix(f"{self.package}.")
+        if below in self._sources:
+            is_package = any(other.startswith(f"{below}.") for other in self._sources)
+            loader = _NamesOf(self._sources[below], self._peers, below)
+            return ModuleSpec(fullname, loader, is_package=is_package)
+        file = Path(sys.modules[self.package].__file__ or "").parent.joinpath(*below.split("."))
+        if file.with_suffix(".py").is_file() or (file / "__init__.py").is_file():
+            return None
+        module = _first_installed(self._peers, below)
+        if module is None:
+            return None
+        load = ModuleLoader(lambda _: module, below)
+        return ModuleSpec(fullname, load, is_package=hasattr(module, "__path__"))
 
 
 class _NamesOf(Loader):
-    """Makes a module whose names are those of others."""
+    """Makes a module whose names are those of others, and then the peer's of the same path."""
 
-    def __init__(self, sources: Sequence[str]) -> None:
+    def __init__(self, sources: Sequence[str], peers: Sequence[str], path: str) -> None:
         self._sources = sources
+        self._peers = peers
+        self._path = path
 
     def exec_module(self, module: ModuleType) -> None:
         """Let the module look for its names in the others."""
@@ -53,13 +95,17 @@ class _NamesOf(Loader):
 
         def get_name(name: str) -> Any:
             if name == "__all__":
-                return sorted({known for one in found() for known in one.__all__})
+                names = {n for one in found() for n in getattr(one, "__all__", vars(one))}
+                return sorted(n for n in names if not n.startswith("__"))
             error = AttributeError(f"module {module.__name__!r} has no {name!r}")
             for one in found() if not name.startswith("__") else ():
                 try:
                     return getattr(one, name)
                 except AttributeError as unknown:
                     error = unknown
+            theirs = None if name.startswith("__") else _first_installed(self._peers, self._path)
+            if hasattr(theirs, name):
+                return getattr(theirs, name)
             raise error
 
         def found() -> list[ModuleType]:

@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["RECORDED_SAMPLES", "print_answers", "record_run", "run_script"]
-
 RECORDED_SAMPLES = 16
 """Samples that are kept of what a script runs models on, to compare results with."""
 

@@ -18,8 +18,6 @@ from bitwright.data import RandomData
 from bitwright.errors import BitwrightError
 from bitwright.jobs.opening import input_specs
 
-__all__ = ["run_beside_peer"]
-
 
 def run_beside_peer(words: Sequence[str]) -> int:
     """Run `compat run` with the tool itself, then with ours; print both, return our exit code."""

@@ -54,3 +54,9 @@ def test_a_preset_that_is_not_here_is_an_error_when_it_is_used(name):
     wrapped = preset if name.endswith("_QCONFIG") else quark.Config(preset)
     with pytest.raises(ValueError, match="there is no preset"):
         quark.ModelQuantizer(wrapped).quantize_model(make_mlp(), None, make_samples(make_mlp()))
+
+
+def test_a_star_takes_the_names_of_a_path():
+    found = {}
+    exec("from bitwright.compat.quark.onnx.quant_utils import *", found)
+    assert {"PowerOfTwoMethod", "get_library_path"} <= found.keys()

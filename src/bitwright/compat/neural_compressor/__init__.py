@@ -31,4 +31,6 @@ add_paths(
         "utils": (),
         "utils.constant": ("neural_compressor.constant",),
     },
+    "neural_compressor",
+    "onnx_neural_compressor",
 )

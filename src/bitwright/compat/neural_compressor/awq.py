@@ -23,8 +23,6 @@ from bitwright.numerics.second_moment import SecondMoment
 from bitwright.plan import Smoothing
 from bitwright.support.array_types import Array
 
-__all__ = ["apply_awq_clip", "apply_awq_scale"]
-
 Outputs = Mapping[str, Sequence[Array]]
 
 _RATIOS = tuple(1 - step / 100 for step in range(10))

@@ -18,15 +18,6 @@ from bitwright.errors import DataError
 from bitwright.jobs.opening import input_specs
 from bitwright.support.notices import warn_user
 
-__all__ = [
-    "Loader",
-    "available_providers",
-    "count_inputs",
-    "feed_of",
-    "prepare_inputs",
-    "source_of",
-]
-
 ModelSource = str | Path | onnx.ModelProto | ir.Model | ONNXModel
 
 

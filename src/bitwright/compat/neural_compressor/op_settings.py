@@ -15,8 +15,6 @@ from bitwright.graph.constants import input_at
 from bitwright.recipe import Entropy, MinMax, Override, Percentile, RangeMethod, Recipe
 from bitwright.support.notices import warn_user
 
-__all__ = ["OpSetting", "apply_op_settings", "as_pattern", "setting_by_node"]
-
 _KEYS = ("dtype", "scheme", "granularity", "algorithm", "bits", "group_size", "quant_mode")
 _FLOATS = ("fp32", "bf16", "fp16")
 # In the order in which they are tried there: the first of those that are given is what counts.

@@ -19,8 +19,6 @@ from bitwright.numerics.nbits import pack_nbits
 from bitwright.plan import QuantPlan, WeightPlan
 from bitwright.recipe import Nearest
 
-__all__ = ["is_packed_name", "rename_packed", "round_for_wide_scales"]
-
 _ENDINGS = ("Q{bits}G{block_size}", "scale", "zp")
 
 

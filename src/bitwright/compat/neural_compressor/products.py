@@ -11,8 +11,6 @@ from bitwright.compat.neural_compressor.weight_only import awq_quantize, gptq_qu
 from bitwright.compat.options import ignore_unknown
 from bitwright.graph import load_model, normalize, weight_of
 
-__all__ = ["ARGUMENTS", "WeightConfig", "product_types", "quantize_products"]
-
 ARGUMENTS = {
     "RTN": ("accuracy_level", "ratios"),
     "GPTQ": ("percdamp", "blocksize", "actorder", "mse", "perchannel", "accuracy_level"),

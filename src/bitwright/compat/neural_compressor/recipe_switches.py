@@ -13,8 +13,6 @@ from bitwright.graph import reach
 from bitwright.recipe import Recipe, SmoothQuant
 from bitwright.support.notices import warn_user
 
-__all__ = ["apply_switches"]
-
 _ARGUMENTS = ("rtn_args", "awq_args", "gptq_args")
 """Options of weight-only algorithms, which say nothing of static models."""
 _LAYERS = ("Conv", "MatMul", "Attention")

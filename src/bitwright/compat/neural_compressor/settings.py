@@ -13,8 +13,6 @@ from bitwright.graph import load_model, normalize, weight_of
 from bitwright.recipe import Nearest, WeightOverride
 from bitwright.support.notices import warn_user
 
-__all__ = ["NodeSettings", "nearest_overrides", "node_settings"]
-
 _KEYS = ("bits", "group_size", "scheme", "algorithm")
 _CALIBRATION = "calib_iteration"
 _TEQ = "TEQ learns scales with torch and has never been one for ONNX models; take 'AWQ' or 'GPTQ'"

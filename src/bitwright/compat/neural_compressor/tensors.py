@@ -23,19 +23,6 @@ from bitwright.rounding.gptq import factor_hessian
 from bitwright.rounding.gptq import gptq as round_by_gptq
 from bitwright.support.array_types import F64, Array
 
-__all__ = [
-    "QuantizedGroups",
-    "get_blob_size",
-    "get_weight_scale",
-    "gptq",
-    "is_symmetric",
-    "make_matmul_weight_only_node",
-    "pad_tensor",
-    "qdq_tensor",
-    "quant_tensor",
-    "quantize_groups",
-]
-
 
 def is_symmetric(scheme: str) -> bool:
     """Return whether a scheme is `"sym"`; unknown ones are errors."""

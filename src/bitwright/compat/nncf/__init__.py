@@ -21,4 +21,5 @@ add_paths(
         "onnx.quantization": (),
         "onnx.quantization.backend_parameters": ("nncf.parameters",),
     },
+    "nncf",
 )

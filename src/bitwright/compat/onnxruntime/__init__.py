@@ -7,7 +7,7 @@
 
 import lazy_loader
 
-from bitwright.compat.onnxruntime.peer import hand_on_modules
+from bitwright.compat.paths import add_paths
 
-hand_on_modules()
+add_paths(__name__, {}, "onnxruntime.quantization")
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -17,8 +17,6 @@ from bitwright.compat.onnxruntime.errors import InvalidDataError
 from bitwright.compat.onnxruntime.peer import peer
 from bitwright.support.files import make_folder, write_file
 
-__all__ = ["CalibrationCacheEncoder", "load_tensors_data", "make_tensors_data", "save_tensors_data"]
-
 _FLOATS = {"avg", "std", "lowest", "highest", "hist_edges"}
 
 

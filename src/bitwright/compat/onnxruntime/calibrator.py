@@ -18,8 +18,6 @@ from bitwright.jobs.opening import input_specs
 from bitwright.observe import MEMORY_BUDGET, Observation, SketchOptions, observe
 from bitwright.run import SessionRunner, open_session
 
-__all__ = ["CalibraterBase", "calibrated_tensors"]
-
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 Model = Any
 

@@ -13,8 +13,6 @@ from bitwright import graph
 from bitwright.errors import BitwrightError, OutputError
 from bitwright.support.wording import printable
 
-__all__ = ["make_parser", "read_boolean", "run_command"]
-
 
 def make_parser(module: str, description: str) -> argparse.ArgumentParser:
     """Return a parser with the arguments that both commands take."""

@@ -24,9 +24,6 @@ from bitwright.compat.options import RecipeParts, read_names, read_switch
 from bitwright.recipe import Recipe
 from bitwright.recipe.rules import DYNAMIC_FIELDS
 
-__all__ = ["dynamic_op_types", "dynamic_recipe", "quantize_dynamic"]
-
-
 _RETIRED = {**RETIRED, "activation_type": "activations are uint8, measured at every run"}
 
 

@@ -9,17 +9,6 @@ from bitwright.compat.onnxruntime.errors import InvalidSettingError
 from bitwright.errors import did_you_mean
 from bitwright.numerics.types import FLOAT8E4M3FN, INT4, INT8, INT16, UINT4, UINT8, UINT16, QType
 
-__all__ = [
-    "CalibrationMethod",
-    "QuantFormat",
-    "QuantType",
-    "QuantizationMode",
-    "QuantizedValueType",
-    "as_member",
-    "as_quant_type",
-    "with_own_members",
-]
-
 
 class _SameName(Enum):
     """Members that equal those of the same name in the peer's enumeration of the same name.

@@ -17,15 +17,6 @@ from bitwright.errors import (
 )
 from bitwright.support.notices import warn_user
 
-__all__ = [
-    "InvalidDataError",
-    "InvalidModelError",
-    "InvalidOutputError",
-    "InvalidSettingError",
-    "PackageNeededError",
-    "raises_builtins",
-]
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 

@@ -11,16 +11,6 @@ from bitwright.errors import DataError
 from bitwright.observe.sketch import TensorSketch
 from bitwright.support.array_types import F32, I64, Array
 
-__all__ = [
-    "EqualBins",
-    "MagnitudeBins",
-    "Magnitudes",
-    "least_divergence",
-    "percentile_edges",
-    "smooth_counts",
-]
-
-
 _MAX_BINS = 1 << 15
 """Bins beyond which neighbours are joined: the search of a threshold takes their square."""
 

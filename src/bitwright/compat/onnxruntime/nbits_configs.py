@@ -10,16 +10,6 @@ from bitwright.compat.onnxruntime.enums import QuantFormat, as_member
 from bitwright.compat.options import read_op_types
 from bitwright.errors import RecipeError, did_you_mean
 
-__all__ = [
-    "DefaultWeightOnlyQuantConfig",
-    "GPTQWeightOnlyQuantConfig",
-    "HQQWeightOnlyQuantConfig",
-    "KQuantWeightOnlyQuantConfig",
-    "NVAWQWeightOnlyQuantConfig",
-    "RTNWeightOnlyQuantConfig",
-    "WeightOnlyQuantConfig",
-]
-
 _AXES = {"MatMul": 0, "Gemm": 0, "Gather": 1}
 Axes = Sequence[tuple[str, int]] | Mapping[str, int]
 

@@ -8,8 +8,6 @@ import onnx_ir as ir
 
 from bitwright.emit.quantized import MICROSOFT
 
-__all__ = ["name_as_peer"]
-
 # The input of each operator that its weight is.
 _WEIGHTS = {"MatMulNBits": 1, "GatherBlockQuantized": 0}
 _STORED = re.compile(r"(_table)?_q\d$")

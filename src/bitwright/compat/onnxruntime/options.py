@@ -31,8 +31,6 @@ from bitwright.errors import RecipeError
 from bitwright.numerics.types import QType
 from bitwright.recipe import Override
 
-__all__ = ["OPTIONS", "read_channel_axes", "read_overrides", "translate_options"]
-
 _CONVERT_KEYS = ("quant_type", "scale", "zero_point", "symmetric", "rmin", "rmax", "recv_nodes")
 _KEYS = (*_CONVERT_KEYS[:-1], "axis", "reduce_range", "block_size", "convert")
 _SHARED_KEYS = ("quant_type", "axis", "symmetric", "reduce_range", "block_size")

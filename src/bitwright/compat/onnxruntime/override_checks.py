@@ -14,8 +14,6 @@ import onnx
 from bitwright.compat.onnxruntime.peer import peer
 from bitwright.errors import RecipeError, did_you_mean
 
-__all__ = ["check_overrides", "graph_only"]
-
 
 def check_overrides(
     model: str | Path | onnx.ModelProto, overrides: Mapping[str, Any] | None, default_type: Any

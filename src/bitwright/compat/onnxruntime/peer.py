@@ -7,35 +7,22 @@ it every name that it does not define. Both load the peer when they are first us
 from __future__ import annotations
 
 import importlib
-import logging
 import sys
-from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from bitwright.compat.aliases import ModuleLoader, import_installed
-
-__all__ = ["hand_on", "hand_on_modules", "peer"]
+from bitwright.compat.paths import import_quietly
 
 OURS = __name__.rpartition(".")[0]
 PEER = "onnxruntime.quantization"
-_HERE = Path(__file__).parent
 # Other names of this kind are Python's: what it asks a module for stays unanswered.
 _DUNDER_NAMES = ("__producer__", "__version__")
 
 
 def peer(module: str = "") -> ModuleType:
     """Import a module of the installed `onnxruntime.quantization`, by its path below it."""
-    root = logging.getLogger()
-    level, handlers = root.level, root.handlers[:]
-    try:
-        return import_installed(f"{PEER}.{module}".rstrip("."))
-    finally:  # its matmul_nbits_quantizer sets up the logging of the whole process
-        root.setLevel(level)
-        root.handlers[:] = handlers
+    return import_quietly(f"{PEER}.{module}".rstrip("."))
 
 
 def hand_on(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -63,35 +50,3 @@ def hand_on(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
         return sorted({*vars(sys.modules[module]), *vars(peer(path))})
 
     return get_name, names
-
-
-class _HandedOnFinder(MetaPathFinder):
-    """Finds the peer's modules below our package, where that has no file of the same path."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Find the peer's module of this path; None where ours has a file, or the peer none."""
-        if not fullname.startswith(f"{OURS}."):
-            return None
-        below = fullname.removeprefix(f"{OURS}.")
-        file = _HERE.joinpath(*below.split("."))
-        if file.with_suffix(".py").is_file() or (file / "__init__.py").is_file():
-            return None
-        try:
-            module = peer(below)
-        except ModuleNotFoundError as error:
-            if error.name is not None and error.name.startswith(PEER):
-                return None
-            raise
-        is_package = hasattr(module, "__path__")
-        return ModuleSpec(fullname, ModuleLoader(peer, below), is_package=is_package)
-
-
-def hand_on_modules() -> None:
-    """Let imports below our package find the peer's modules, once.
-
-    Before Python's own finders: these would load a second copy of what is in a package of the peer.
-    """
-    if not any(isinstance(finder, _HandedOnFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _HandedOnFinder())

@@ -16,8 +16,6 @@ from bitwright.compat.onnxruntime.ranges import as_sketches
 from bitwright.compat.onnxruntime.registries import default_op_types
 from bitwright.compat.options import RecipeParts
 
-__all__ = ["Names", "QuantizerRequest", "run_peer"]
-
 Names = Sequence[str] | None
 
 

@@ -27,8 +27,6 @@ from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import Recipe
 from bitwright.support.notices import warn_user
 
-__all__ = ["PlannedQuantizer"]
-
 
 class PlannedQuantizer:
     """Plans the whole model from the given ranges, where the peer's class goes node by node."""

@@ -23,8 +23,6 @@ from bitwright.support.notices import warn_user
 
 _TRAINED_OPS = {"QuantizeLinear", "DequantizeLinear", "FakeQuantize"}
 
-__all__ = ["quantize_qat"]
-
 Names = Sequence[str] | None
 
 

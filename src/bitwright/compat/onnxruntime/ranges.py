@@ -23,8 +23,6 @@ from bitwright.jobs.calibration import NO_SAMPLES, Calibrated, Calibration, Eval
 from bitwright.jobs.opening import Prepared
 from bitwright.observe import TensorSketch
 
-__all__ = ["PeerRanges", "as_sketches", "is_sketch_file"]
-
 
 @dataclass(frozen=True, slots=True)
 class PeerRanges:

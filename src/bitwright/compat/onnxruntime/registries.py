@@ -21,8 +21,6 @@ from bitwright.compat.onnxruntime.enums import QuantFormat
 from bitwright.compat.onnxruntime.override_checks import graph_only
 from bitwright.compat.onnxruntime.peer import PEER, peer
 
-__all__ = ["default_op_types", "foreign_op_types", "selected_op_types"]
-
 # The registries whose keys are the op types to quantize by default, and the one that has the
 # classes, with the generic class of op types that it does not have; dynamic is None.
 _DEFAULTS: dict[QuantFormat | None, tuple[str, ...]] = {

@@ -28,15 +28,6 @@ from bitwright.recipe import (
 )
 from bitwright.support.notices import warn_user
 
-__all__ = [
-    "CALIBRATION_METHODS",
-    "RangeChoice",
-    "check_settings",
-    "check_types",
-    "drop_settings_of_other_methods",
-    "static_recipe",
-]
-
 
 def static_recipe(
     parts: RecipeParts, quant_format: Any, activation_type: Any, weight_type: Any

@@ -22,8 +22,6 @@ from bitwright.plan import NodePlan, QuantPlan
 from bitwright.support.array_types import Array
 from bitwright.support.notices import warn_user
 
-__all__ = ["RETIRED", "float_model", "store_parameters", "write_model", "write_of_peer"]
-
 RETIRED = {"optimize_model": "models are quantized as they are; run quant_pre_process before"}
 """Arguments of older releases, and why they are ignored."""
 

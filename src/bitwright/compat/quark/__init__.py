@@ -47,4 +47,5 @@ add_paths(
         "onnx.quantization.quant_utils": _SHARED,
         "onnx.quantize": ("quark.quantizer",),
     },
+    "quark",
 )

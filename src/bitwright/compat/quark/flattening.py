@@ -35,8 +35,6 @@ from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, Microscaling
 from bitwright.numerics.types import INT8, INT16, INT32, UINT8
 
-__all__ = ["LEARNING", "flatten", "step_options"]
-
 # Calibration with a float scale.
 _METHODS = {
     **{CalibMethod[method.name]: method for method in CalibrationMethod},

@@ -15,8 +15,6 @@ from bitwright.numerics.scales import affine_parameters, without_last_level
 from bitwright.numerics.types import QType
 from bitwright.recipe import Override, Recipe
 
-__all__ = ["QuantizationParams", "QuantizerError", "parameters_of_ranges"]
-
 
 class QuantizerError(RecipeError, ValueError):
     """A method was asked for what the model or its ranges do not have."""

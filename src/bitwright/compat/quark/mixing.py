@@ -16,8 +16,6 @@ from bitwright.compat.options import find_name
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.support.array_types import Array
 
-__all__ = ["DISTANCES", "Score", "choose_layers", "distance_of"]
-
 Outputs = Sequence[Sequence[Array]]
 """Outputs of each sample."""
 Layers = dict[Any, list[str]]

@@ -32,8 +32,6 @@ from bitwright.numerics.types import INT32, QTYPES, QType
 from bitwright.recipe import Recipe
 from bitwright.support.array_types import Array
 
-__all__ = ["QuantizedValue", "TensorQuantizer", "as_type"]
-
 Quantized = tuple[list[str], list[str], list[str], list[onnx.NodeProto]]
 
 

@@ -11,8 +11,6 @@ from bitwright.errors import RecipeError
 from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, BlockFloat
 from bitwright.numerics.types import qtype
 
-__all__ = ["attributes_of", "read_block_type"]
-
 _ROUNDINGS = ("half-away", "half-up", "half-even")
 _COMMON = {"axis": 1, "rounding_mode": 0}
 _DEFAULTS: dict[str, dict[str, Any]] = {

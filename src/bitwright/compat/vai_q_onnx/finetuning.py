@@ -24,8 +24,6 @@ from bitwright.compat.options import (
 from bitwright.errors import RecipeError
 from bitwright.recipe import AdaQuant, AdaRound, FineTuning, LearningDetails
 
-__all__ = ["FastFinetune", "read_fast_finetune"]
-
 REG_PARAM_UNIT = 1000.0
 """Their regularizer is a sum over weights beside a plain error, ours a mean beside a relative one:
 their default 0.01 does what our default 10 does."""

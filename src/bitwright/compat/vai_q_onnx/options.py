@@ -41,17 +41,6 @@ from bitwright.errors import RecipeError
 from bitwright.recipe import MSE, MinMax
 from bitwright.support.notices import warn_user
 
-__all__ = [
-    "ARGUMENTS",
-    "OLD_ARGUMENTS",
-    "OLD_NAMES",
-    "OPTIONS",
-    "REFUSED",
-    "REFUSED_ARGUMENTS",
-    "read_options",
-    "read_request",
-]
-
 # Old argument -> the name of today. Both work.
 OLD_ARGUMENTS = {
     "enable_dpu": "enable_npu_cnn",

@@ -31,8 +31,6 @@ from bitwright.errors import DataError, NothingQuantizedError, RecipeError, did_
 from bitwright.recipe import GPTQ, Recipe
 from bitwright.support.notices import warn_user
 
-__all__ = ["quantize_static"]
-
 _warned: set[str] = set()
 
 

@@ -45,8 +45,6 @@ from bitwright.recipe import (
 from bitwright.recipe.formats import FORMATS
 from bitwright.targets import NPU_CNN
 
-__all__ = ["choose_ranges", "to_recipe"]
-
 # On by default where the model goes to the NPU's CNN compiler.
 _NPU_REWRITES = (
     "batch_norm_to_conv reduce_mean_to_pool split_large_pools split_to_slice swish_to_mul "

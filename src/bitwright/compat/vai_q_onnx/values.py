@@ -9,17 +9,6 @@ from typing import Any
 from bitwright.compat.options import Changes, Read, Row, read_mapping, read_names, read_pair
 from bitwright.errors import RecipeError
 
-__all__ = [
-    "random_shapes",
-    "read_excluded",
-    "read_op_type_pairs",
-    "read_percentiles",
-    "read_ranges",
-    "read_shapes",
-    "read_subgraphs",
-    "unless_empty",
-]
-
 
 def read_subgraphs(what: str, given: Any) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
     """Return the first and last nodes of each part that stays float."""

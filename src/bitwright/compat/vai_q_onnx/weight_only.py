@@ -10,8 +10,6 @@ from bitwright.errors import RecipeError
 from bitwright.recipe import GPTQ, HQQ, Nearest, Recipe, Selection, WeightOnly
 from bitwright.support.notices import warn_user
 
-__all__ = ["weight_recipe"]
-
 # The options that have a meaning where only weights are quantized.
 _WEIGHT_KEYS = (
     "CalibDataSize GPTQParams MatMulNBitsParams TmpDir UseGPTQ UseMatMulNBits UseRandomData".split()

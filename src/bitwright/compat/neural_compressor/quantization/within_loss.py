@@ -14,8 +14,6 @@ from bitwright.support.notices import warn_user
 if TYPE_CHECKING:
     from bitwright.jobs.tuning.result import TuneResult
 
-__all__ = ["TUNED_FOR_CPU", "Once", "closest", "first_within", "tune_within"]
-
 TUNED_FOR_CPU = "models are tuned for ONNX Runtime's CPU kernels"
 """Why options about devices, backends and other ways to search or run are ignored."""
 

@@ -22,8 +22,6 @@ from bitwright.compat.nncf.scopes import IgnoredScope, naming_the_scope
 from bitwright.errors import DataError
 from bitwright.support.notices import warn_user
 
-__all__ = ["quantize_with_accuracy_control"]
-
 _ITEM = "__item__"
 _SEARCH_PARAMETERS = (
     "max_num_iterations ranking_subset_size num_ranking_workers restore_mode".split()

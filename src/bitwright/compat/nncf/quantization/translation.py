@@ -38,8 +38,6 @@ from bitwright.graph.constants import input_at
 from bitwright.recipe import Emulation, Override, Recipe, SmoothQuant
 from bitwright.support.notices import warn_user
 
-__all__ = ["Options", "whole_model"]
-
 _DEFAULT_DEVICES = (TargetDevice.ANY, TargetDevice.CPU, TargetDevice.CPU_SPR)
 _FLOATS = "for eight-bit floats take bitwright.quantize with target='nvidia-tensorrt:fp8'"
 

@@ -27,8 +27,6 @@ from bitwright.graph import iter_values, load_model, normalize
 from bitwright.recipe import AWQ, GPTQ, ByLoss, ByPlace, Nearest, Recipe, WeightOnly
 from bitwright.support.notices import warn_user
 
-__all__ = ["compress_weights"]
-
 _BACKUP_BITS = 8
 _MODES = {
     CompressWeightsMode.INT8_SYM: (8, True),
