@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from typing import ClassVar
 
 import numpy as np
 import onnxruntime
@@ -198,7 +199,7 @@ def test_a_tokenizer_file_is_read(text, tmp_path):
     ("change", "message"),
     [
         ({"text": "nowhere.txt"}, "cannot read the text 'nowhere.txt'"),
-        ({"length": 100}, "has 10 tokens, fewer than one sample of 100"),
+        ({"length": 100}, "has fewer tokens than one sample of 100"),
         ({"tokenizer": "nowhere.json"}, "no tokenizer file 'nowhere.json'"),
     ],
 )
@@ -300,7 +301,7 @@ def test_a_text_in_pieces_has_the_tokens_of_the_whole(tmp_path, monkeypatch):
     assert whole[0] == 0 and found[1:].min() > 0
 
 
-def test_a_text_is_read_only_as_far_as_the_samples_need(tmp_path, monkeypatch):
+def test_windows_are_spread_over_a_text_of_which_only_they_are_tokenized(tmp_path, monkeypatch):
     class Counting(Letters):
         longest = total = 0
 
@@ -309,13 +310,58 @@ def test_a_text_is_read_only_as_far_as_the_samples_need(tmp_path, monkeypatch):
             return super().encode(text)
 
     path, tokenizer = tmp_path / "text.txt", Counting()
-    path.write_bytes(b"x" * 50_000 + b"\xff")  # one line, and no text at its end
-    monkeypatch.setattr("bitwright.data.texts.PIECE", 100)
+    path.write_text("".join(chr(ord("a") + place // 2000) * 1 for place in range(50_000)))
+    monkeypatch.setattr("bitwright.data.texts.PIECE", 5000)
     data = TextData(text=path, tokenizer=tokenizer, length=50)
-    assert len(list(data.samples([TOKENS], limit=5))) == 5
-    assert (tokenizer.longest, tokenizer.total) == (100, 300)
+    samples = list(data.samples([TOKENS], limit=5))
+    assert [chr(sample["input_ids"][0, 0]) for sample in samples] == list("afkpu")
+    assert (tokenizer.longest, tokenizer.total) == (800, 4000)
+    short = TextData(text=path, tokenizer=tokenizer, length=5000).samples([TOKENS], limit=4)
+    assert [chr(sample["input_ids"][0, 0]) for sample in short] == ["a", "h", "p", "w"]
+    path.write_bytes(b"x" * 50_000 + b"\xff")
     with pytest.raises(DataError, match="not a text in UTF-8"):
-        data.samples([TOKENS])
+        data.samples([TOKENS], limit=5)
+
+
+def test_texts_of_a_folder_are_mixed_evenly(tmp_path):
+    for letter, size in (("a", 400), ("b", 900), ("c", 8)):
+        (tmp_path / f"{letter}.txt").write_text(letter * size)
+
+    def letters(text, limit):
+        data = TextData(text=text, tokenizer=Letters(), length=4)
+        return "".join(chr(s["input_ids"][0, 0]) for s in data.samples([TOKENS], limit=limit))
+
+    found = letters(tmp_path, 12)
+    assert [found.count(letter) for letter in "abc"] == [5, 5, 2]
+    assert set(found[:3]) == {*"abc"} and len(set(found[6:8])) == 2
+    assert sorted(letters(str(tmp_path / "[ab].txt"), 4)) == [*"aabb"]
+    named = [tmp_path / "b.txt", tmp_path / "a.txt"]
+    assert sorted(letters(named, 4)) == [*"aabb"]
+    data = TextData(text=named, tokenizer=Letters(), length=4)
+    assert data.samples([TOKENS]).description.startswith("the text 2 files ")
+    assert data.samples([TOKENS]).len_hint == 325
+    with pytest.raises(DataError, match="there is no text at"):
+        letters(tmp_path / "*.md", 4)
+
+
+def test_texts_of_several_kinds_are_told_from_one(tmp_path):
+    words = ["the of and to in is that for it as was".split(), "der die das und ist von zu".split()]
+    chance = np.random.default_rng(0)
+    for name, own in zip("ab", words, strict=True):
+        (tmp_path / f"{name}.txt").write_text(" ".join(chance.choice(own, 4000)))
+
+    class Words:
+        known: ClassVar[list[str]] = sorted({*words[0], *words[1]})
+
+        def encode(self, text):
+            return [self.known.index(word) for word in text.split() if word in self.known]
+
+    def alike(text, limit=16):
+        data = TextData(text=text, tokenizer=Words(), length=32)
+        return data.is_of_one_kind([TOKENS], limit)
+
+    assert alike(tmp_path / "a.txt") and alike(tmp_path / "b.txt") and not alike(tmp_path)
+    assert not alike(tmp_path / "a.txt", limit=4)  # too few to tell
 
 
 def test_a_damaged_compressed_text_is_told_in_a_sentence(tmp_path):

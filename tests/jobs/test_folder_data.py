@@ -106,3 +106,13 @@ def test_a_model_that_fails_on_the_text_makes_nothing_of_it(tmp_path):
     source = FolderData.open(tmp_path, ("decoder.onnx", "encoder.onnx"), data)
     given, reason = source.for_model("decoder.onnx")
     assert given is None and "encoder.onnx makes none of it (the model does not run" in reason
+
+
+def test_weights_are_rounded_by_windows_spread_over_a_text_and_one_kind_of_it_is_noted(tmp_path):
+    folder, text = make_folder(tmp_path / "model"), make_text(tmp_path / "text.txt", 40_000)
+    data = TextData(text=text, tokenizer=Letters(), length=32)
+    result = bitwright.quantize(folder, recipe="int4-gptq", data=data).results["model.onnx"]
+    assert result.data.startswith("28 samples of the text text.txt")
+    assert any("all of one kind" in note for note in result.plan.notes)
+    few = bitwright.quantize(folder, recipe="int4-rtn", data=data, limit=3).results["model.onnx"]
+    assert few.data.startswith("3 samples") and "one kind" not in str(few.plan.notes)

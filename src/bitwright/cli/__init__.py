@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from bitwright.cli.stopping import Stopping
 from bitwright.cli.streams import lasting_streams
+from bitwright.support.threads import limit_blas
 
 __all__ = ["main"]
 
@@ -18,6 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bitwright 0.1.0
     0
     """
+    limit_blas()
     stopping = Stopping()
     try:
         with lasting_streams(), stopping, stopping.recognized():

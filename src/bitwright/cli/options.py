@@ -113,13 +113,14 @@ class DataOptions:
     data: Path | None = option(
         "PATH",
         "Calibration data: a .npy, .npz or .csv file, an image, a video, or a folder or "
-        "pattern ('images/*.jpg') of these; a text file for a language model.",
+        "pattern ('images/*.jpg') of these; for a language model a text file, or several kinds of "
+        "them in a folder.",
     )
     transform: Transform = None
     tokenizer: Path | None = option(
         "FILE",
-        "The tokenizer.json of a language model: --data is then a text file. A folder "
-        "of models has its own.",
+        "The tokenizer.json of a language model: --data is then text. A folder of models has its "
+        "own.",
     )
     tokens: int | None = option(
         "N", "Tokens in each sample of a text (as many as the model fixes, or 512)."

@@ -73,7 +73,8 @@ def paths_of(source: Any) -> list[str | os.PathLike[str]]:
     if isinstance(source, ShapedData):
         return paths_of(source.data)
     if isinstance(source, TextData):
-        given: Sequence[Any] = [source.text, source.tokenizer]
+        texts = [source.text] if isinstance(source.text, str | os.PathLike) else source.text
+        given: Sequence[Any] = [*texts, source.tokenizer]
     else:
         given = source if isinstance(source, list | tuple) else [source]
     return [each for each in given if isinstance(each, str | os.PathLike)]

@@ -18,6 +18,7 @@ from bitwright.data import (
     RandomData,
     Sample,
     Samples,
+    TextData,
     Transform,
     cache_samples,
     channels_first_specs,
@@ -303,7 +304,9 @@ def find_input_means(
 def take_samples(
     prepared: Prepared, calibration: Calibration, count: int = EVALUATION_SAMPLES
 ) -> list[Sample]:
-    """Return the first samples of the data."""
+    """Return the first samples of the data; of a text windows spread over it."""
+    if isinstance(calibration.data, TextData):
+        calibration = replace(calibration, limit=min(calibration.limit or count, count))
     return list(islice(calibration.open(prepared.model), count))
 
 

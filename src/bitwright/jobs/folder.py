@@ -24,6 +24,7 @@ from bitwright.errors import (
 )
 from bitwright.jobs.folder_data import FolderData
 from bitwright.jobs.result import Result, show_shrinkage
+from bitwright.jobs.weight_only.work import WINDOWS
 from bitwright.recipe import Recipe
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import replace_folder, temporary_folder_beside
@@ -254,7 +255,11 @@ QuantizeModel = Callable[[str, Path, Recipe, Any], Result]
 
 
 def quantize_folder(
-    folder: ModelFolder, recipe: Recipe, data: Any, quantize_model: QuantizeModel
+    folder: ModelFolder,
+    recipe: Recipe,
+    data: Any,
+    quantize_model: QuantizeModel,
+    limit: int | None = None,
 ) -> FolderResult:
     """Quantize each model of a folder, with data if it can use it.
 
@@ -263,7 +268,9 @@ def quantize_folder(
     if len(folder.models) > 1 and recipe.weights.rotate:
         # One may go on from what another has cached, as decoders with and without a past do.
         recipe = recipe.replace(weights={"rotate_caches": False})
-    source = FolderData.open(folder.root, tuple(folder.models), data)
+    if recipe.mode == "weight-only":
+        limit = limit or WINDOWS
+    source = FolderData.open(folder.root, tuple(folder.models), data, limit)
     results: dict[str, Result] = {}
     copied: dict[str, str] = {}
     for name in folder.models:

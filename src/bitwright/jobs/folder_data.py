@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.data import InputSpec, Samples, ShapedData, TextData
-from bitwright.data.files import is_sample_file
+from bitwright.data.texts import is_text
 from bitwright.errors import DataError, ModelError, did_you_mean
 from bitwright.jobs.opening import input_specs
 from bitwright.run import open_session, run_session
@@ -34,9 +33,12 @@ class FolderData:
     root: Path
     models: tuple[str, ...]
     data: Any
+    limit: int | None = None
 
     @classmethod
-    def open(cls, root: Path, models: tuple[str, ...], data: Any) -> FolderData:
+    def open(
+        cls, root: Path, models: tuple[str, ...], data: Any, limit: int | None = None
+    ) -> FolderData:
         """Return the data for the models; a text gets the tokenizer of the folder."""
         if _is_by_model(data):
             for name in data:
@@ -46,8 +48,8 @@ class FolderData:
                         f"{did_you_mean(name, models)}"
                     )
             found = {name: _with_tokenizer(_as_text(one), root) for name, one in data.items()}
-            return cls(root, models, found)
-        return cls(root, models, _with_tokenizer(_as_text(data), root))
+            return cls(root, models, found, limit)
+        return cls(root, models, _with_tokenizer(_as_text(data), root), limit)
 
     def for_model(self, name: str) -> tuple[Any, str | None]:
         """Return the data for a model, or why it can use none although some was given."""
@@ -66,7 +68,7 @@ class FolderData:
         maker = self._find_maker(data, unfilled)
         if maker is None:
             return None, reason
-        samples = _samples_through(maker, data, specs)
+        samples = _samples_through(maker, data, specs, self.limit)
         try:
             next(iter(samples))
         except ModelError as error:
@@ -97,7 +99,9 @@ class _Maker(NamedTuple):
     output: str
 
 
-def _samples_through(maker: _Maker, text: TextData, specs: Sequence[InputSpec]) -> Samples:
+def _samples_through(
+    maker: _Maker, text: TextData, specs: Sequence[InputSpec], limit: int | None
+) -> Samples:
     """Return samples of a text for a model of which another model makes one input."""
     given = [spec for spec in specs if spec.name != maker.input]
     theirs = input_specs(maker.model)
@@ -108,11 +112,13 @@ def _samples_through(maker: _Maker, text: TextData, specs: Sequence[InputSpec]) 
     def produce() -> Iterator[tuple[Mapping[str, Any], str | None]]:
         session = open_session(maker.model)
         nothing = {spec.name: _nothing(spec) for spec in empty}
-        for ours, feeds in zip(text.samples(given), text.samples(filled), strict=True):
+        for ours, feeds in zip(
+            text.samples(given, limit=limit), text.samples(filled, limit=limit), strict=True
+        ):
             found = run_session(session, {**feeds, **nothing}, [maker.output])
             yield {**ours, maker.input: found[maker.output]}, None
 
-    described = text.samples(filled)
+    described = text.samples(filled, limit=limit)
     return Samples(
         produce,
         specs,
@@ -136,11 +142,11 @@ def _is_by_model(data: Any) -> bool:
 
 
 def _as_text(data: Any) -> Any:
-    """Return what is a text as such: any file but of arrays and images."""
+    """Return what is a text as such."""
     if isinstance(data, ShapedData):
         text = _as_text(data.data)
         return replace(text, shapes=data.shapes) if isinstance(text, TextData) else data
-    if isinstance(data, (str, os.PathLike)) and Path(data).is_file() and not is_sample_file(data):
+    if is_text(data):
         return TextData(text=Path(data))
     return data
 
@@ -155,7 +161,7 @@ def _with_tokenizer(data: Any, root: Path) -> Any:
     found = sorted(root.rglob("tokenizer.json"), key=lambda path: (len(path.parts), path))
     if not found:
         raise DataError(
-            f"the folder {str(root)!r} has no tokenizer.json, which the text {str(data.text)!r} "
+            f"the folder {str(root)!r} has no tokenizer.json, which the text {data.name!r} "
             "needs; give one (tokenizer, --tokenizer)."
         )
     return replace(data, tokenizer=found[0])

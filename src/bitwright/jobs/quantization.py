@@ -158,7 +158,9 @@ def _quantize_folder(request: QuantizeRequest) -> FolderResult:
         )
         return _quantize_model(own)[1]
 
-    result = quantize_folder(opened, request.recipe, calibration.data, quantize_model)
+    result = quantize_folder(
+        opened, request.recipe, calibration.data, quantize_model, calibration.limit
+    )
     if output is not None:
         result.save(output, external_data=request.external_data)
     for one in result.results.values() if request.timing else ():

@@ -468,7 +468,11 @@ def _data_option(measuring: Measuring) -> str:
     data, transform = measuring.data, measuring.transform
     if isinstance(data, RandomData):
         return " ".join([f"--random-data {data.count}", *_shape_options(data)])
-    if isinstance(data, TextData) and isinstance(data.tokenizer, str | Path):
+    if (
+        isinstance(data, TextData)
+        and isinstance(data.tokenizer, str | Path)
+        and isinstance(data.text, str | Path)
+    ):
         words = ["--data", str(data.text), "--tokenizer", str(data.tokenizer)]
         return shlex.join([*words, *(["--tokens", str(data.length)] if data.length else ())])
     if not isinstance(data, str | Path):

@@ -74,7 +74,7 @@ def _plan(work: WeightWork) -> tuple[Prepared, QuantPlan]:
     if prepared.recipe.weights.mixed is not None:
         plan = mix_bits(work, plan)
     random = work.calibration.is_random and prepared.recipe.weights.needs_data
-    notes = [*prepared.notes, *random_data_notes(random), *plan.notes]
+    notes = [*prepared.notes, *work.notes, *random_data_notes(random), *plan.notes]
     return prepared, msgspec.structs.replace(
         plan, rotation=rotation, notes=notes, random_data=random
     )

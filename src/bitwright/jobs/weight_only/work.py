@@ -10,7 +10,7 @@ from functools import cached_property
 import msgspec
 
 from bitwright._version import TOOL
-from bitwright.data import HoldoutSplit
+from bitwright.data import HoldoutSplit, TextData
 from bitwright.decide.layout.weight_only import plan_weights
 from bitwright.jobs.calibration import Calibration, require_data
 from bitwright.jobs.compute import ON_CPU, Compute
@@ -18,6 +18,14 @@ from bitwright.jobs.opening import Prepared
 from bitwright.numerics.arrays import NUMPY, Arrays, arrays_on
 from bitwright.plan import QuantPlan
 from bitwright.support.progress import ProgressLines
+
+WINDOWS = 32
+"""Windows of a text that are used where no limit is given; twice as many lower the KL divergence of
+4 bits by less than a tenth."""
+ONE_KIND = (
+    "warning: the text is all of one kind, and answers to others (another language, source code) "
+    "will lose more; give several files of different kinds, in a folder"
+)
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,8 @@ class WeightWork:
     prepared: Prepared
     calibration: Calibration
     compute: Compute = ON_CPU
+    notes: tuple[str, ...] = ()
+    """What there is to note of the data."""
 
     @cached_property
     def xp(self) -> Arrays:
@@ -55,14 +65,26 @@ class WeightWork:
 
     def for_passes(self) -> WeightWork:
         """Return it with data in a form that as many passes can read as the recipe takes."""
-        recipe = self.prepared.recipe
+        work = self._with_windows()
+        recipe = work.prepared.recipe
         weights = recipe.weights
         scales = weights.awq is not None and weights.awq.scale
         measures = weights.mixed is not None and weights.mixed.needs_data
         several = scales or measures or recipe.fine_tune is not None or weights.rotate == "auto"
-        if self.calibration.data is None or not several:
+        if work.calibration.data is None or not several:
+            return work
+        return replace(work, calibration=work.calibration.keep(self.prepared.model))
+
+    def _with_windows(self) -> WeightWork:
+        """Return it with a limit to the windows of a text, and a note where they are too alike."""
+        calibration = self.calibration
+        text = calibration.data
+        if not isinstance(text, TextData):
             return self
-        return replace(self, calibration=self.calibration.keep(self.prepared.model))
+        limited = replace(calibration, limit=calibration.limit or WINDOWS)
+        needs_data = self.prepared.recipe.weights.needs_data
+        alike = needs_data and text.is_of_one_kind(self.prepared.inputs, limited.limit)
+        return replace(self, calibration=limited, notes=(ONE_KIND,) if alike else ())
 
     def store_name(self, plan: QuantPlan) -> str:
         """Return what a folder of weights must belong to: this model, plan and data."""
