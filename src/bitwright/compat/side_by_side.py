@@ -30,7 +30,7 @@ def run_beside_peer(words: Sequence[str]) -> int:
         _print_row("seconds of the script", *(f"{run.seconds:.1f}" for run in (peer, ours)))
         if peer.code:
             print(f"the tool itself ended with code {peer.code}; is it installed?", file=sys.stderr)
-        for path in ours.models:
+        for path in ours.models if not peer.code else ():
             if path in peer.models:
                 _print_pair(path, peer, ours)
             else:

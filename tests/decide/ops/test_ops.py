@@ -93,6 +93,7 @@ def test_an_operator_without_a_rule_gets_pairs_everywhere():
 
 # File -> how many lists of operators it has, and why they are not rows.
 LISTS = {
+    "compat/neural_compressor/quantization/post_training.py": (1, "what another tool leaves float"),
     "compat/onnxruntime/fusions/fusion_layernorm.py": (1, "the pattern of a written-out norm"),
     "assess/bench/profile.py": (1, "what the runtime inserts to change a layout"),
     "assess/comparison/matching.py": (1, "what quantization tools merge into the node before"),

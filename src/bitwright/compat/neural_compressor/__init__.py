@@ -12,6 +12,7 @@ from bitwright.compat.paths import add_paths
 __all__ = ["Metric", "ONNXModel", "PostTrainingQuantConfig"]
 
 _QUANTIZATION = "neural_compressor.quantization"
+_CONFIGS = (f"{_QUANTIZATION}.weight_only_configs", f"{_QUANTIZATION}.post_training")
 
 add_paths(
     __name__,
@@ -22,15 +23,19 @@ add_paths(
         "data_reader": ("onnxruntime.readers",),
         "model": (),
         "model.onnx_model": ("model_wrapper",),
+        "onnx_model": ("model_wrapper",),
+        "quantization.algorithm_entry": (f"{_QUANTIZATION}.post_training",),
+        "quantization.matmul_4bits_quantizer": (f"{_QUANTIZATION}.matmul_nbits_quantizer",),
+        "quantization.quant_utils": ("onnxruntime.enums",),
+        "quantization.config": _CONFIGS,
         "tuning": (
             "neural_compressor.config",
-            f"{_QUANTIZATION}.config",
             f"{_QUANTIZATION}.fitting",
             f"{_QUANTIZATION}.tuning",
+            *_CONFIGS,
         ),
         "utils": (),
         "utils.constant": ("neural_compressor.constant",),
     },
-    "neural_compressor",
-    "onnx_neural_compressor",
+    *("neural_compressor", "onnx_neural_compressor"),
 )

@@ -107,6 +107,8 @@ class Loader:
 
 def _items(source: Any) -> Iterator[Any]:
     if callable(getattr(source, "get_next", None)):
+        if callable(getattr(source, "rewind", None)):
+            source.rewind()
         while (item := source.get_next()) is not None:
             yield item
         return

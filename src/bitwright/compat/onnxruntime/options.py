@@ -136,6 +136,10 @@ def _read_type(given: Any, what: str) -> QType:
     return as_quant_type(given, what).qtype
 
 
+def _read_alpha(what: str, given: Any) -> Any:
+    return given if given == "auto" else number(float, 0.0)(what, given)
+
+
 # NNAPI's sigmoid gives multiples of 1/256 from 0 to 255/256.
 _NNAPI_SIGMOID = {"Sigmoid": (0.0, 255 / 256)}
 
@@ -168,7 +172,7 @@ OPTIONS: dict[str, Row] = {
     "CalibMaxIntermediateOutputs": checked(number(int, 1)),
     "CalibStridedMinMax": to("calibration.stride", number(int, 1)),
     "SmoothQuant": to("smooth.asked"),
-    "SmoothQuantAlpha": to("smooth.alpha", number(float, 0.0)),
+    "SmoothQuantAlpha": to("smooth.alpha", _read_alpha),
     "SmoothQuantFolding": to("smooth.folding"),
     "DefaultTensorType": to(
         "emulate.assumed_type",

@@ -18,7 +18,9 @@ from bitwright.compat.neural_compressor.op_settings import (
     setting_by_node,
 )
 from bitwright.compat.neural_compressor.products import product_types, quantize_products
-from bitwright.compat.neural_compressor.quantization.config import get_woq_tuning_config
+from bitwright.compat.neural_compressor.quantization.weight_only_configs import (
+    get_woq_tuning_config,
+)
 from bitwright.compat.neural_compressor.quantization.within_loss import (
     TUNED_FOR_CPU,
     closest,

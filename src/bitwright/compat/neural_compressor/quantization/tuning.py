@@ -14,8 +14,17 @@ import onnx
 from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.config import AccuracyCriterion
 from bitwright.compat.neural_compressor.inputs import prepare_inputs, source_of
-from bitwright.compat.neural_compressor.products import product_types
-from bitwright.compat.neural_compressor.quantization.config import WeightOnlyConfig
+from bitwright.compat.neural_compressor.quantization.post_training import (
+    DynamicQuantConfig,
+    SmoothQuantConfig,
+    StaticQuantConfig,
+)
+from bitwright.compat.neural_compressor.quantization.weight_only_configs import (
+    AWQConfig,
+    BaseConfig,
+    GPTQConfig,
+    RTNConfig,
+)
 from bitwright.compat.neural_compressor.quantization.within_loss import (
     TUNED_FOR_CPU,
     closest,
@@ -25,7 +34,7 @@ from bitwright.compat.neural_compressor.quantization.within_loss import (
 from bitwright.errors import DataError
 from bitwright.support.notices import warn_user
 
-__all__ = ["TuningConfig", "autotune"]
+__all__ = ["TuningConfig", "autotune", "get_all_config_set"]
 
 _CPU = ["CPUExecutionProvider"]
 
@@ -39,6 +48,22 @@ class TuningConfig:
     sampler: Any = None
     tolerable_loss: float = 0.01
     max_trials: int = 100
+
+
+def get_all_config_set() -> list[BaseConfig]:
+    """Return what may be tried of all algorithms."""
+    both = [True, False]
+    weights: dict[str, Any] = {"weight_bits": [4, 8], "weight_sym": both}
+    layers = {"per_channel": both, "quant_last_matmul": both}
+    alphas = [step / 100 for step in range(30, 70, 5)]
+    return [
+        RTNConfig(**weights),
+        GPTQConfig(**weights, actorder=both, mse=both, perchannel=both),
+        AWQConfig(**weights, enable_auto_scale=both, enable_mse_search=both),
+        StaticQuantConfig(**layers),
+        SmoothQuantConfig(alpha=alphas),
+        DynamicQuantConfig(**layers),
+    ]
 
 
 def autotune(
@@ -72,8 +97,8 @@ def autotune(
     criterion = AccuracyCriterion(tolerable_loss=tune_config.tolerable_loss)
     evaluate = _ByPath(eval_fn, tuple(eval_args or ()), model_input)
     trials = _expanded(tune_config.config_set)[: tune_config.max_trials]
-    configs = [trial for trial in trials if isinstance(trial, WeightOnlyConfig)]
-    recipes = [trial for trial in trials if not isinstance(trial, WeightOnlyConfig)]
+    configs = [trial for trial in trials if isinstance(trial, BaseConfig)]
+    recipes = [trial for trial in trials if not isinstance(trial, BaseConfig)]
     found: ONNXModel | None = None
     if configs:
         models = _quantized(model_input, configs, calibration_data_reader)
@@ -88,17 +113,16 @@ def _expanded(given: Any) -> list[Any]:
     return [
         one
         for trial in trials
-        for one in (trial.expand() if isinstance(trial, WeightOnlyConfig) else [trial])
+        for one in (trial.expand() if isinstance(trial, BaseConfig) else [trial])
     ]
 
 
-def _quantized(model: Any, configs: Sequence[WeightOnlyConfig], reader: Any) -> Iterator[ONNXModel]:
-    products = product_types(model)
+def _quantized(model: Any, configs: Sequence[BaseConfig], reader: Any) -> Iterator[ONNXModel]:
     samples = None
     if reader is not None:
         samples, _ = prepare_inputs(model, -1, reader, _CPU)
     for config in configs:
-        yield config.quantize(model, products, samples)
+        yield config.quantize(model, samples)
 
 
 def _tuned(

@@ -4,7 +4,7 @@ import pytest
 from support.models import make_samples, make_transformer, ops
 
 from bitwright.compat.neural_compressor.products import product_types
-from bitwright.compat.neural_compressor.quantization.config import (
+from bitwright.compat.neural_compressor.quantization.weight_only_configs import (
     AWQConfig,
     GPTQConfig,
     RTNConfig,
@@ -16,15 +16,15 @@ FIRST, *_, LAST = PRODUCTS
 
 
 def quantized(config, samples=None):
-    return config.quantize(MODEL, PRODUCTS, samples)
+    return config.quantize(MODEL, samples)
 
 
 def test_lists_stand_for_all_combinations_once_each():
     configs = RTNConfig(weight_bits=[4, 8], weight_sym=[True, False, True]).expand()
     assert [(one.weight_bits, one.weight_sym) for one in configs] == [
         (4, True),
-        (4, False),
         (8, True),
+        (4, False),
         (8, False),
     ]
     assert GPTQConfig(percdamp=0.1).expand() == [GPTQConfig(percdamp=0.1)]
@@ -58,3 +58,18 @@ def test_a_white_list_names_all_that_is_quantized():
 def test_layers_one_by_one_is_what_happens_anyway():
     with pytest.warns(UserWarning, match="layer_wise_quant is ignored: weights are read one after"):
         quantized(RTNConfig(layer_wise_quant=True))
+
+
+def test_a_configuration_is_plain_data_and_back():
+    config = GPTQConfig(actorder=True).set_local(FIRST, GPTQConfig(weight_bits=8))
+    found = GPTQConfig.from_dict(config.to_dict())
+    assert found == config and found.local_config == config.local_config
+    assert config.to_dict()["local"][FIRST]["weight_bits"] == 8
+    assert RTNConfig().to_dict()["weight_group_size"] == 32
+
+
+def test_settings_of_single_products_are_added():
+    config = RTNConfig() + RTNConfig().set_local(FIRST, RTNConfig(weight_dtype="fp32"))
+    assert not quantized(config).plan.nodes[FIRST].quantized
+    with pytest.raises(TypeError):
+        RTNConfig() + GPTQConfig()
