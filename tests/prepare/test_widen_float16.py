@@ -27,6 +27,7 @@ from support.models import (
 
 from bitwright.graph import check_model, infer_shapes, load_model
 from bitwright.prepare import widen_bfloat16, widen_half_floats
+from bitwright.prepare.widen_float16 import simulate_float16
 
 
 def widen(proto):
@@ -162,3 +163,21 @@ def test_a_float32_model_that_rounds_to_bfloat16_stays():
     model = load_model(build(steps, [info("x", [2])], [info("y", [2])], {}))
     infer_shapes(model)
     assert widen_bfloat16(model).changed == 0
+
+
+def test_what_overflows_in_half_does_so_in_the_simulation_and_the_rest_is_rounded():
+    nodes = [node("Mul", ["x", "x"], ["a"]), node("Sqrt", ["a"], ["y"])]
+    model = build(nodes, [info("x", [3], FLOAT16)], [info("y", [3], FLOAT16)])
+    feeds = {"x": np.float32([1000, 3, 0.1])}
+    (cpu,) = run(model, {"x": feeds["x"].astype(np.float16)})
+    assert np.isfinite(cpu).all()  # the CPU provider computes it in float32
+    rounding = load_model(model)
+    infer_shapes(rounding)
+    assert simulate_float16(rounding).changed == 2
+    check_model(rounding)
+    (found,) = run(ir.to_proto(rounding), feeds)
+    with np.errstate(over="ignore"):
+        expected = np.sqrt(np.square(feeds["x"].astype(np.float16))).astype(np.float32)
+    np.testing.assert_array_equal(found[1:], np.float16(found[1:]))
+    assert np.isinf(found[0]) and np.isinf(expected[0])
+    np.testing.assert_allclose(found[1:], expected[1:], rtol=1e-3)

@@ -7,6 +7,7 @@ from .assessment import find_sensitivity as find_sensitivity
 from .assessment import inspect as inspect
 from .assessment import verify as verify
 from .assessment import verify_targets as verify_targets
+from .publishing import publish as publish
 from .quantization import apply_plan as apply_plan
 from .quantization import import_qat as import_qat
 from .quantization import make_plan as make_plan

@@ -26,6 +26,7 @@ from bitwright.cli.groups import expand_groups, make_group, options_of
 from bitwright.cli.inspect import inspect_command
 from bitwright.cli.plan import plan_command
 from bitwright.cli.preprocess import preprocess_command
+from bitwright.cli.publish import publish_command
 from bitwright.cli.quantize import HELP, quantize_command
 from bitwright.cli.recipes import recipes_command
 from bitwright.cli.report import report_command
@@ -50,6 +51,7 @@ _UsageError: Any = typer.BadParameter.__bases__[0]
 _COMMANDS: dict[str, Callable[..., None]] = {
     "quantize": quantize_command,
     "tune": tune_command,
+    "publish": publish_command,
     "plan": plan_command,
     "apply": apply_command,
     "compare": compare_command,
@@ -89,7 +91,8 @@ def run(arguments: Sequence[str] | None, stopping: Stopping) -> int:
         return _fail(error, _explain_usage(error), MISUSED, as_json, verbose=False)
     except (KeyboardInterrupt, typer.Abort) as error:
         stopping.end()
-        resumes = any(word.partition("=")[0] == "--work" for word in words)
+        kept = any(word.partition("=")[0] == "--work" for word in words)
+        resumes = kept or words[:1] == ["publish"]
         what = stopping.word
         message = f"{what}; the same command goes on from here." if resumes else f"{what}."
         return _fail(error, message, stopping.code, as_json, verbose=False, kind=what.capitalize())

@@ -30,6 +30,7 @@ from bitwright.jobs.decision_log import log_decisions
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.result import Result
 from bitwright.plan import QuantPlan
+from bitwright.prepare.widen_float16 import simulate_float16
 from bitwright.rounding.bias_correction import add_to_bias, find_biased_layers, multiply_channels
 from bitwright.run import open_session, run_session
 from bitwright.support.array_types import Array
@@ -174,6 +175,9 @@ def _run_beside_float(
         return written.compared
     recipe = written.plan.recipe
     run: Run = partial(run_session, written.session)
+    rounding = graph.clone_model(written.model)
+    if recipe.mode == "cast" and simulate_float16(rounding).changed:
+        run = partial(run_session, open_session(rounding, providers=prepared.providers))
     if recipe.mode == "cast" and not recipe.float_io:
         run = _with_half_inputs(run, written.model)
     elif not evaluation.samples:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.editing import append_node, insert_after
+from bitwright.graph.editing import append_node, insert_after, insert_behind_value
 from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import iter_graphs
 from bitwright.graph.tensors import shape_of, tensor_slots
@@ -49,6 +49,26 @@ def widen_bfloat16(model: ir.Model) -> PassResult:
     if not any(tensor.dtype == _BRAIN and tensor.size > 1 for tensor in tensors):
         return PassResult()
     return PassResult(_widen_values(model, _BRAIN, interface=True))
+
+
+def simulate_float16(model: ir.Model) -> PassResult:
+    """Turn a model of float16 into one of float32 that rounds wherever the other does, in place.
+
+    ONNX Runtime's CPU provider computes float16 in float32 and drops the Casts between nodes, so
+    that what overflows in half is not seen there. Sums within a node stay float32, as on GPUs.
+    """
+    nodes = (node for _, graph in iter_graphs(model) for node in graph)
+    halves = [value for node in nodes for value in node.outputs if value.dtype == _HALF]
+    widen_half_floats(model, interface=True)
+    scope = NameScope(model)
+    for value in halves:
+        for kind in (_FLOAT, _HALF):  # what comes last stands first
+            named = {"renamed": scope.fresh(f"{value.name}_exact")}
+            named["name"] = scope.fresh(f"{value.name}_Cast")
+            to = {"to": int(kind)}
+            cast = insert_behind_value(value, "Cast", [], attributes=to, **named)
+            cast.outputs[0].dtype = kind
+    return PassResult(len(halves))
 
 
 def _widen_values(model: ir.Model, narrow: ir.DataType, *, interface: bool) -> int:

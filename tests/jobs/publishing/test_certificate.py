@@ -1,0 +1,85 @@
+"""A variant is opened in a process of its own, run, judged, and held against the others."""
+
+import numpy as np
+import onnx
+import pytest
+from support.models import as_proto, build, info, make_mlp, make_samples, node
+
+import bitwright
+from bitwright.assess.clock import read_clock
+from bitwright.jobs.publishing.certificate import Certificate, certify, why_outdone
+
+
+def known(**facts):
+    return Certificate(
+        **{"part": "m.onnx", "variant": "q4", "file": "m_q4.onnx", "size": 1, **facts}
+    )
+
+
+@pytest.fixture
+def result():
+    model = make_mlp()
+    return bitwright.quantize(model, data=make_samples(model, 16), recipe="int8")
+
+
+def test_what_holds_has_its_figures(result, tmp_path):
+    onnx.save(as_proto(result.model), tmp_path / "q.onnx")
+    made = certify(known(), tmp_path / "q.onnx", result)
+    assert made.reason is None and made.level in ("good", "fair")
+    assert made.loss == result.judgement.loss and made.samples == len(result.evaluation)
+    assert 0 <= made.worst_sample < made.samples
+
+
+def test_what_the_runtime_does_not_open_is_found(result, tmp_path):
+    model = build([node("NoSuchOp", ["x"], ["y"])], {"x": [1, 4]}, [info("y", [1, 4])])
+    onnx.save(model, tmp_path / "q.onnx")
+    assert "NoSuchOp" in certify(known(), tmp_path / "q.onnx", result).reason
+
+
+def test_what_gives_no_numbers_is_below_the_bar_on_random_samples_too(tmp_path):
+    # Squares of half floats end at 65504, and infinity over infinity is no number.
+    nodes = [
+        node("Mul", ["x", "big"], ["a"]),
+        node("Mul", ["a", "a"], ["b"]),
+        node("Div", ["b", "b"], ["y"]),
+    ]
+    model = build(nodes, {"x": [1, 4]}, [info("y", [1, 4])], {"big": np.float32(1000)})
+    made = bitwright.quantize(model, recipe="float16")
+    data = [{"x": np.float32([[1, 2, 3, 4]])}]
+    again = bitwright.apply_plan(made.plan, model, data=data)
+    onnx.save(as_proto(again.model), tmp_path / "q.onnx")
+    for random in (False, True):
+        found = certify(known(random=random), tmp_path / "q.onnx", again)
+        assert found.reason.startswith("below the bar: ")
+
+
+def test_what_is_as_large_as_float_must_be_faster(result, tmp_path):
+    onnx.save(as_proto(result.model), tmp_path / "q.onnx")
+    made = certify(known(size=result.float_size), tmp_path / "q.onnx", result)
+    assert made.reason == "it is neither smaller nor faster than the float model"
+
+
+def clock(ratio):
+    return read_clock([(1.0, ratio)] * 9)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "reason"),
+    [
+        ({"size": 100}, {"size": 50}, "q8 is smaller, and loses no more"),
+        ({"size": 100}, {"size": 50, "loss": 0.3}, None),
+        ({"size": 50}, {"size": 100}, None),
+        ({"clock": clock(2.0)}, {"clock": clock(0.5)}, "q8 is faster, and loses no more"),
+        ({"size": 100, "clock": clock(0.5)}, {"size": 50, "clock": clock(2.0)}, None),
+        ({}, {}, None),
+    ],
+)
+def test_a_variant_is_outdone_by_one_that_is_better_in_all_that_counts(one, other, reason):
+    first = known(**{"variant": "int8", "size": 60, "loss": 0.1, **one})
+    second = known(**{"variant": "q8", "size": 60, "loss": 0.1, **other})
+    assert why_outdone(first, [first, second]) == reason
+
+
+def test_what_runs_on_cpus_is_not_outdone_by_what_is_for_gpus():
+    first = known(variant="q8", size=100, loss=0.1)
+    assert why_outdone(first, [first, known(variant="fp16", size=50, loss=0.0)]) is None

@@ -1,0 +1,149 @@
+"""Variants are made, tried and named; what does not hold is not there, and the card says why."""
+
+import hashlib
+import json
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from support.folders import make_folder, make_text
+from support.models import make_cnn, make_samples
+from support.published import make_encoder_folder
+
+from bitwright.api import publish
+from bitwright.errors import ArgumentError, ModelError, OutputError
+from bitwright.jobs.publishing import job as publishing
+from bitwright.jobs.publishing.job import WORK
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return make_encoder_folder(tmp_path / "encoder")
+
+
+def files(path):
+    return sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
+
+
+def test_a_folder_for_transformers_js_has_its_names_its_configuration_and_a_card(folder, tmp_path):
+    before, out = files(folder), tmp_path / "out"
+    made = publish(folder, out, variants=["fp32", "fp16", "q8", "q4"], reports=False)
+    assert files(folder) == before
+    assert files(out) == [
+        "README.md",
+        "bitwright.json",
+        "config.json",
+        "onnx/model.onnx",
+        "onnx/model_fp16.onnx",
+        "onnx/model_q4.onnx",
+        "onnx/model_quantized.onnx",
+        "tokenizer_config.json",
+    ]
+    assert [one.variant for one in made.written] == ["fp32", "fp16", "q8", "q4"]
+    feeds = {"input_ids": np.array([[3, 4, 5]]), "attention_mask": np.ones((1, 3), np.int64)}
+    answers = [
+        ort.InferenceSession(out / one.file).run(None, feeds)[0].ravel() for one in made.written
+    ]
+    for other in answers[1:]:
+        assert np.corrcoef(answers[0], other)[0, 1] > 0.98
+    section = json.loads((out / "config.json").read_text())["transformers.js_config"]
+    assert section["device_config"]["webgpu"]["dtype"]["model"] in ("fp16", "q4")
+    assert section["dtype"]["model"] in ("q8", "q4", "fp32")
+    card = (out / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: transformers.js\n") and "| q8 |" in card
+
+
+def test_the_list_for_programs_has_recipes_hashes_and_versions(folder, tmp_path):
+    publish(folder, tmp_path / "out", variants=["q8"], reports=False)
+    found = json.loads((tmp_path / "out" / "bitwright.json").read_text())
+    (one,) = found["variants"]
+    content = (tmp_path / "out" / one["file"]).read_bytes()
+    assert one["hashes"] == {one["file"]: hashlib.sha256(content).hexdigest()}
+    assert one["size"] == len(content) and one["recipe"]["name"] == "int8-dynamic"
+    assert len(one["plan"]) == 64 and found["versions"]["onnxruntime"] == ort.__version__
+
+
+def test_what_an_earlier_run_has_finished_is_not_done_again(folder, tmp_path, monkeypatch):
+    done, out = [], tmp_path / "out"
+    certify = publishing.certify
+
+    def stop_at_the_third(known, path, result):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(path.name)
+        return certify(known, path, result)
+
+    monkeypatch.setattr(publishing, "certify", stop_at_the_third)
+    chosen = ["fp32", "fp16", "q8", "q4"]
+    with pytest.raises(KeyboardInterrupt):
+        publish(folder, out, variants=chosen, reports=False)
+    assert files(out) and all(name.startswith(WORK) for name in files(out))
+    again = []
+    monkeypatch.setattr(
+        publishing, "certify", lambda *given: again.append(given[1].name) or certify(*given)
+    )
+    made = publish(folder, out, variants=chosen, reports=False)
+    assert again == ["model_quantized.onnx", "model_q4.onnx"]
+    assert [one.variant for one in made.written] == chosen
+    assert not (out / WORK).exists()
+
+
+def test_variants_above_a_size_are_not_written_and_the_reason_is(folder, tmp_path):
+    made = publish(folder, tmp_path / "out", variants=["fp32", "q4"], max_size="40kB")
+    assert [one.variant for one in made.written] == ["q4"]
+    assert "above 40.0 kB" in made.certificates[0].reason
+    assert (tmp_path / "out" / made.written[0].page).is_file()
+
+
+def test_convolutions_are_quantized_by_data_under_the_name_of_q8(tmp_path):
+    model = make_cnn()
+    onnx.save(model, tmp_path / "cnn.onnx")
+    data = make_samples(model, 16)
+    given = {"variants": ["fp32", "q8", "int8"], "loader": "onnxruntime", "reports": False}
+    made = publish(tmp_path / "cnn.onnx", tmp_path / "out", data=data, **given)
+    recipes = {one.variant: one.recipe["name"] for one in made.certificates if one.recipe}
+    assert recipes == {"q8": "int8-per-channel", "int8": "int8-per-channel"}
+    blind = publish(tmp_path / "cnn.onnx", tmp_path / "blind", variants=["fp32", "q8"])
+    assert "multiply-adds are in convolutions" in blind.certificates[1].reason
+
+
+def test_genai_gets_a_folder_for_each_variant_with_all_that_belongs_to_it(tmp_path):
+    folder = make_folder(tmp_path / "model")
+    text = make_text(tmp_path / "text.txt")
+    given = {"loader": "genai", "variants": ["fp16", "q4"], "reports": False}
+    publish(folder, tmp_path / "out", **given)
+    for variant in ("fp16", "q4"):
+        assert files(tmp_path / "out" / variant) == [
+            "genai_config.json",
+            "model.onnx",
+            "tokenizer_config.json",
+        ]
+    assert text.is_file()
+
+
+def test_files_of_an_earlier_run_that_are_no_more_written_go(folder, tmp_path):
+    out = tmp_path / "out"
+    publish(folder, out, variants=["fp32", "fp16"], reports=False)
+    publish(folder, out, variants=["fp32", "q4"], reports=False)
+    assert "onnx/model_q4.onnx" in files(out) and "onnx/model_fp16.onnx" not in files(out)
+
+
+def test_foreign_folders_the_input_and_unknown_names_are_refused(folder, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "diary.txt").write_text("")
+    with pytest.raises(OutputError, match="is not empty"):
+        publish(folder, tmp_path / "mine")
+    with pytest.raises(OutputError, match="holds the input"):
+        publish(folder, folder)
+    with pytest.raises(ArgumentError, match=r"no variant 'q44'\. Did you mean 'q4'"):
+        publish(folder, tmp_path / "out", variants=["q44"])
+    with pytest.raises(ModelError, match="there is no file or folder"):
+        publish(tmp_path / "nowhere", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_is_a_variant_already_is_no_part(folder, tmp_path):
+    onnx.save(make_cnn(), folder / "model_q4.onnx")
+    made = publish(folder, tmp_path / "out", variants=["fp32"], reports=False)
+    assert {one.part for one in made.certificates} == {"model.onnx"}
