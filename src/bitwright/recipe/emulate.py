@@ -186,7 +186,8 @@ class Emulation(_Sparse, frozen=True, kw_only=True):
     -3 in front of a hard-swish."""
     known_ranges: bool = True
     """Outputs of Sigmoid, HardSigmoid, Tanh and Softmax get a tenth more than what is observed,
-    within the range that their maths gives them; no method clips them."""
+    within the range that their maths gives them; no method clips them. Extremes of more than
+    8 bits get as much again."""
     restricted_asymmetric: bool = False
     """uint8 activations only: zero point 0 for what is never negative, else 128."""
     unsigned_relu: bool = False

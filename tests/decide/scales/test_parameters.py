@@ -330,3 +330,21 @@ def test_a_file_of_sketches_without_votes_is_refused(tmp_path):
 def test_contradictions_are_told(options, message):
     with pytest.raises(RecipeError, match=message):
         Recipe(**options)
+
+
+def test_sixteen_bits_have_room_beside_the_extremes_and_never_beyond_a_clip():
+    layers = [
+        node("Conv", ["x", "w"], ["a"], name="conv"),
+        node("Clip", ["a", "low", "high"], ["b"], name="clip"),
+        node("Conv", ["b", "w"], ["y"], name="head"),
+    ]
+    bounds = {"low": np.float32(0), "high": np.float32(1.5)}
+    weights = {"w": normal(3, 3, 1, 1), **bounds}
+    model = build(layers, {"x": [1, 3, 4, 4]}, {"y": [1, 3, 4, 4]}, weights)
+    data = samples(1, 3, 4, 4)
+    seen = max(float(np.abs(sample["x"]).max()) for sample in data)
+    found = bitwright.quantize(model, data=data, recipe="a16w16", effort="low").plan
+    assert found.tensors["x"].scale == pytest.approx(2 * seen / 32767, rel=1e-5)
+    assert found.tensors["b"].scale <= 1.5 / 32767 * (1 + 1e-6)
+    small = bitwright.quantize(model, data=data, recipe="a8w8", effort="low").plan
+    assert small.tensors["x"].scale == pytest.approx(seen / 127, rel=1e-2)

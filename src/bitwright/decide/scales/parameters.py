@@ -41,6 +41,8 @@ from bitwright.support.array_types import Array
 if TYPE_CHECKING:
     from bitwright.observe import TensorSketch
 
+BYTE = 8
+
 
 class _Choice(NamedTuple):
     """How a tensor is quantized, by the recipe and the tensor's override."""
@@ -79,7 +81,7 @@ def _activation_range(
         else:
             assert sketch is not None
             known = _known_range(entry, sketch, choice, recipe)
-            found = known or _observed_range(sketch, entry.qtype, choice)
+            found = known or _with_room(entry, _observed_range(sketch, entry.qtype, choice), recipe)
             if recipe.emulate.cut_saturated:
                 found = _without_saturated(entry, found, choice)
         return _with_given_end(entry, found)
@@ -179,10 +181,27 @@ def _observed_range(sketch: TensorSketch, qtype: QType, choice: _Choice) -> _Ran
     return _Range(low, high, _method_name(ranges))
 
 
+def _with_room(entry: Entry, found: _Range, recipe: Recipe) -> _Range:
+    """Return twice the extremes of a wide integer: a bit less leaves its levels fine enough.
+
+    Beyond the extremes of few samples, clipping costs far more: files with 33 to 89 dB on the
+    samples they were calibrated with had 1 to 13 dB on another.
+    """
+    is_wide = entry.qtype.is_integer and entry.qtype.bits > BYTE
+    asked = entry.override is not None and entry.override.ranges is not None
+    if asked or not (is_wide and recipe.emulate.known_ranges and recipe.ranges == MinMax()):
+        return found
+    node = entry.value.producer()
+    lowest, highest = (None if node is None else bounds_of(node)) or (-np.inf, np.inf)
+    low = np.maximum(2 * found.low, min(lowest, 0.0))  # what clips may be left out for the range
+    high = np.minimum(2 * found.high, max(highest, 0.0))
+    return _Range(low, high, f"{found.method}, twice as wide")
+
+
 def _without_saturated(entry: Entry, found: _Range, choice: _Choice) -> _Range:
     """Return a range without what no reader tells apart; only 8-bit levels are so coarse."""
     qtype = entry.qtype
-    if not qtype.is_integer or qtype.bits > 8 or choice.symmetric or np.ndim(found.low):
+    if not qtype.is_integer or qtype.bits > BYTE or choice.symmetric or np.ndim(found.low):
         return found
     points, steps = saturation_points(entry.value), 2**qtype.bits - 1
     low, high = cut_saturated(found.low, found.high, points, steps)

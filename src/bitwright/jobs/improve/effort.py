@@ -220,7 +220,7 @@ class _Improved:
         maker = RecipeMaker(start, kept, compute, learning=asked.fine_tune)
         proposals = [partial(propose, maker) for propose in LEVELS[effort]]
         return cls(
-            maker, effort, improve(None, proposals, maker.make, lambda a, b: b.loss < a.loss)
+            maker, effort, improve(None, proposals, maker.make, lambda a, b: b.loss <= a.loss)
         )
 
     def plan(self) -> tuple[Prepared, Planned]:
