@@ -20,8 +20,6 @@ from bitwright.support.array_types import Array
 if TYPE_CHECKING:
     from bitwright.plan import QuantPlan
 
-__all__ = ["ONNXModel", "iter_graphs", "read_names"]
-
 
 class ONNXModel(peer("neural_compressor.onnx_model").ONNXModel):  # type: ignore[misc]
     """A model with what callers of such quantizers do with theirs: look, change, and save.

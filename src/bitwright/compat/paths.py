@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from bitwright.compat.aliases import ModuleLoader, import_installed
@@ -81,6 +81,16 @@ class _PathFinder(MetaPathFinder):
         return ModuleSpec(fullname, load, is_package=hasattr(module, "__path__"))
 
 
+def _own_names(module: ModuleType) -> list[str]:
+    """Return the public names of a module, without the modules, classes and functions of others."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+        if not isinstance(value, type | FunctionType) or value.__module__ == module.__name__
+    ]
+
+
 class _NamesOf(Loader):
     """Makes a module whose names are those of others, and then the peer's of the same path."""
 
@@ -95,8 +105,7 @@ class _NamesOf(Loader):
 
         def get_name(name: str) -> Any:
             if name == "__all__":
-                names = {n for one in found() for n in getattr(one, "__all__", vars(one))}
-                return sorted(n for n in names if not n.startswith("__"))
+                return sorted({n for one in found() for n in getattr(one, name, _own_names(one))})
             error = AttributeError(f"module {module.__name__!r} has no {name!r}")
             for one in found() if not name.startswith("__") else ():
                 try:

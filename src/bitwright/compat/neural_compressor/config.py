@@ -11,8 +11,6 @@ from typing import Any
 
 from bitwright.errors import RecipeError, did_you_mean
 
-__all__ = ["AccuracyCriterion", "PostTrainingQuantConfig", "TuningCriterion"]
-
 _CRITERIA = ("relative", "absolute")
 _OBJECTIVES = {"performance": "speed", "modelsize": "size", "footprint": "size"}
 _APPROACHES = ("static", "dynamic", "auto", "weight_only")

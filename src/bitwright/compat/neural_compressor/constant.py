@@ -1,18 +1,5 @@
 """Settings of operators, to be given by type or name."""
 
-__all__ = [
-    "BF16",
-    "FP32",
-    "INT8_SYM_KL_PERCHANNEL",
-    "INT8_SYM_KL_PERTENSOR",
-    "INT8_SYM_MINMAX_PERCHANNEL",
-    "INT8_SYM_MINMAX_PERTENSOR",
-    "UINT8_ASYM_KL_PERCHANNEL",
-    "UINT8_ASYM_KL_PERTENSOR",
-    "UINT8_ASYM_MINMAX_PERCHANNEL",
-    "UINT8_ASYM_MINMAX_PERTENSOR",
-]
-
 _Setting = dict[str, list[str]]
 
 

@@ -11,8 +11,6 @@ import numpy as np
 from bitwright.errors import DataError
 from bitwright.support.notices import warn_user
 
-__all__ = ["DataLoader"]
-
 _LAST = ("rollover", "discard")
 
 

@@ -13,8 +13,6 @@ from bitwright.compat.neural_compressor.inputs import feed_of
 from bitwright.errors import DataError, RecipeError, did_you_mean
 from bitwright.support.array_types import Array
 
-__all__ = ["Metric", "evaluation_of"]
-
 
 class Metric:
     """A metric by its name, or a class of the user's with `reset`, `update` and `result`."""

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-__all__ = ["Dataset", "first_inputs"]
-
 
 class Dataset:
     """Items to calibrate or validate with; `transform_func` makes a model's inputs of an item.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from bitwright.errors import RecipeError
 
-__all__ = ["InvalidGroupSizeError", "ParameterNotSupportedError", "ValidationError"]
-
 
 class ValidationError(RecipeError):
     """Options contradict each other, or an ignored scope names what the model does not have."""

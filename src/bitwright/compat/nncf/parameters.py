@@ -4,20 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = [
-    "BackendParameters",
-    "BackupMode",
-    "CompressWeightsMode",
-    "CompressionFormat",
-    "DropType",
-    "ModelType",
-    "QuantizationMode",
-    "QuantizationPreset",
-    "QuantizationScheme",
-    "SensitivityMetric",
-    "TargetDevice",
-]
-
 
 class BackupMode(StrEnum):
     """The number format of weights that do not get the low bits of the others."""

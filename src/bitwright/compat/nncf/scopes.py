@@ -10,8 +10,6 @@ from bitwright.compat.nncf.errors import ValidationError
 from bitwright.errors import RecipeError
 from bitwright.recipe import Selection
 
-__all__ = ["IgnoredScope", "Subgraph", "naming_the_scope", "selection_of"]
-
 
 @dataclass
 class Subgraph:

@@ -6,8 +6,6 @@ import abc
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["CalibrationDataReader", "read_in_strides"]
-
 
 class CalibrationDataReader(metaclass=abc.ABCMeta):
     """Gives one dict of inputs after another, then None.

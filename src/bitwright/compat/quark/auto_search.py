@@ -7,18 +7,6 @@ from typing import Any, ClassVar, NoReturn
 
 from bitwright.errors import RecipeError
 
-__all__ = [
-    "AutoSearch",
-    "AutoSearchPro",
-    "SearchSpace",
-    "VitisExtendedQuantizer",
-    "create_calibrator_float_scale",
-    "create_calibrator_power_of_two",
-    "dump_model",
-    "generate_all_configs",
-    "get_auto_search_config",
-]
-
 _TUNE = "bitwright.quantize(..., effort='high') tries what makes a model more accurate."
 _OBSERVE = "bitwright.make_plan returns a plan with the range and scale of every tensor."
 _APPLY = "bitwright.apply_plan quantizes a model from a plan that holds its ranges."

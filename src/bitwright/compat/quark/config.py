@@ -21,8 +21,6 @@ from bitwright.numerics.types import QType
 from bitwright.recipe import MinMax, Percentile, Recipe
 from bitwright.recipe.named import PRESETS, why_no_preset
 
-__all__ = ["PRESET_ARGUMENTS", "Config", "QConfig", "QuantizationConfig", "get_default_config"]
-
 
 @dataclass(kw_only=True)
 class QuantizationConfig:

@@ -14,8 +14,6 @@ from bitwright.compat.vai_q_onnx.values import random_shapes
 from bitwright.data import RandomData, open_data, session_inputs
 from bitwright.run import open_session
 
-__all__ = ["CachedDataReader", "PathDataReader", "RandomDataReader"]
-
 ModelInput = str | Path | onnx.ModelProto
 
 

@@ -30,8 +30,6 @@ from bitwright.recipe import Recipe, Selection
 from bitwright.recipe.formats import FORMATS
 from bitwright.run import open_session, run_session
 
-__all__ = ["ModelQuantizer", "fused_options", "quantize_dynamic", "quantize_static"]
-
 _DYNAMIC = (
     "per_channel reduce_range optimize_model op_types_to_quantize nodes_to_quantize "
     "nodes_to_exclude subgraphs_to_exclude".split()

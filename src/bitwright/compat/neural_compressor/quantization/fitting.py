@@ -33,8 +33,6 @@ from bitwright.graph import load_model, normalize
 from bitwright.recipe import Recipe, named_recipe
 from bitwright.support.notices import warn_user
 
-__all__ = ["fit", "recipe_of"]
-
 Evaluate = Callable[[Any], float]
 _CPU = ["CPUExecutionProvider"]
 # What says where or how a model runs there, and the values that ask for nothing else.

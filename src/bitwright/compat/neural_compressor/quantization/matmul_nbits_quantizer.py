@@ -14,14 +14,6 @@ from bitwright.compat.neural_compressor.quantization.weight_only_configs import 
 )
 from bitwright.errors import RecipeError
 
-__all__ = [
-    "AWQWeightOnlyQuantConfig",
-    "GPTQWeightOnlyQuantConfig",
-    "MatMul4BitsQuantizer",
-    "MatMulNBitsQuantizer",
-    "RTNWeightOnlyQuantConfig",
-]
-
 
 @dataclass
 class RTNWeightOnlyQuantConfig:

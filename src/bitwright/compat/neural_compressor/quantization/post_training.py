@@ -22,19 +22,6 @@ from bitwright.compat.onnxruntime.static import quantize_static
 from bitwright.errors import RecipeError
 from bitwright.support.notices import warn_user
 
-__all__ = [
-    "DynamicQuantConfig",
-    "SmoothQuantConfig",
-    "StaticQuantConfig",
-    "awq_quantize_entry",
-    "dynamic_quantize_entry",
-    "gptq_quantize_entry",
-    "quantize",
-    "rtn_quantize_entry",
-    "smooth_quant_entry",
-    "static_quantize_entry",
-]
-
 # Of the operators that ONNX Runtime's tool quantizes by default, those that stay float there.
 _FLOAT = "BatchNormalization ConvTranspose CumSum InstanceNormalization LayerNormalization Softmax"
 _FLOAT_STATIC = {*_FLOAT.split(), "TopK", "Where"}

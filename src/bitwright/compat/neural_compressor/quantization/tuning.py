@@ -34,8 +34,6 @@ from bitwright.compat.neural_compressor.quantization.within_loss import (
 from bitwright.errors import DataError
 from bitwright.support.notices import warn_user
 
-__all__ = ["TuningConfig", "autotune", "get_all_config_set"]
-
 _CPU = ["CPUExecutionProvider"]
 
 

@@ -20,18 +20,6 @@ from bitwright.compat.neural_compressor.products import (
 )
 from bitwright.support.notices import warn_user
 
-__all__ = [
-    "AWQConfig",
-    "BaseConfig",
-    "GPTQConfig",
-    "RTNConfig",
-    "WeightOnlyConfig",
-    "get_default_awq_config",
-    "get_default_gptq_config",
-    "get_default_rtn_config",
-    "get_woq_tuning_config",
-]
-
 _PRODUCTS = ("MatMul",)
 _FIELDS = {"blocksize": "block_size"}
 """Arguments of algorithms that a configuration has by another name."""

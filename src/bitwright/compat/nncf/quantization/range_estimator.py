@@ -12,17 +12,6 @@ from bitwright.compat.nncf.errors import ParameterNotSupportedError
 from bitwright.recipe import MSE, MeanExtremes, MinMax, Percentile, RangeMethod
 from bitwright.support.notices import warn_user
 
-__all__ = [
-    "UNREAD_THERE",
-    "AggregatorType",
-    "RangeEstimatorParameters",
-    "RangeEstimatorParametersSet",
-    "Role",
-    "StatisticsCollectorParameters",
-    "StatisticsType",
-    "range_method",
-]
-
 
 class StatisticsType(Enum):
     """The statistic of the values of one sample."""
