@@ -19,6 +19,8 @@ REPLACEMENTS = {
     "onnxruntime.quantization": "bitwright.compat.onnxruntime",  # first: others import it
     "neural_compressor": "bitwright.compat.neural_compressor",
     "nncf": "bitwright.compat.nncf",
+    "onnxconverter_common": "bitwright.compat.onnxconverter_common",
+    "onnxruntime.transformers.float16": "bitwright.compat.float16",
     "onnx_neural_compressor": "bitwright.compat.neural_compressor",
     "quark": "bitwright.compat.quark",
     "vai_q_onnx": "bitwright.compat.vai_q_onnx",

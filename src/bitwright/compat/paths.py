@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -43,11 +43,23 @@ def _first_installed(peers: Sequence[str], path: str) -> ModuleType | None:
     """Import the module of the first peer that has it."""
     for peer in peers:
         try:
-            return import_quietly(f"{peer}.{path}")
+            return import_quietly(f"{peer}.{path}".rstrip("."))
         except ModuleNotFoundError as error:
             if error.name is None or not f"{peer}.{path}.".startswith(f"{error.name}."):
                 raise
     return None
+
+
+def hand_on_names(module: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module whose other names are those of an installed one."""
+
+    def get_name(name: str) -> Any:
+        theirs = None if name.startswith("__") else _first_installed((module,), "")
+        if not hasattr(theirs, name):
+            raise AttributeError(f"neither Bitwright nor an installed {module} has {name!r}")
+        return getattr(theirs, name)
+
+    return get_name
 
 
 class _PathFinder(MetaPathFinder):
