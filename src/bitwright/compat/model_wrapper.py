@@ -185,6 +185,10 @@ class ONNXModel(peer("neural_compressor.onnx_model").ONNXModel):  # type: ignore
         return graph.load_model(self.wrapped)
 
 
+Model = ONNXModel
+"""Its name where the framework is not known."""
+
+
 def iter_graphs(graph: GraphProto) -> Iterator[GraphProto]:
     """Yield a graph and the bodies of its nodes, and of the nodes in these."""
     yield graph

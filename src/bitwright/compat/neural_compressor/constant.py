@@ -1,4 +1,8 @@
-"""Settings of operators, to be given by type or name."""
+"""Settings of operators, to be given by type or name, and the logger that scripts import."""
+
+import logging
+
+logger = logging.getLogger("neural_compressor")
 
 _Setting = dict[str, list[str]]
 

@@ -36,8 +36,7 @@ class DataLoader:
         shuffle: bool = False,
         distributed: bool = False,
     ) -> None:
-        if not framework.startswith(("onnxrt", "onnxruntime")):
-            raise DataError(f"a loader is for the framework onnxruntime, not {framework!r}.")
+        _check_framework(framework)
         if last_batch not in _LAST:
             raise DataError(f"last_batch is one of {', '.join(_LAST)}, not {last_batch!r}.")
         if batch_size < 1:
@@ -86,3 +85,54 @@ def _collated(samples: list[Any]) -> Any:
         return [_collated(list(parts)) for parts in zip(*samples, strict=True)]
     alike = isinstance(first, np.ndarray) and len({np.shape(sample) for sample in samples}) == 1
     return np.stack(samples) if alike else samples
+
+
+class DummyDataset:
+    """Random samples of these shapes, whose first axis counts them; the values are those there."""
+
+    def __init__(
+        self,
+        shape: tuple[int, ...] | list[tuple[int, ...]],
+        low: float | Sequence[float] = -128.0,
+        high: float | Sequence[float] = 127.0,
+        dtype: str | Sequence[str] = "float32",
+        label: bool = True,
+    ) -> None:
+        shapes = shape if isinstance(shape, list) else [shape]
+        lows, highs, kinds = (  # one for all, or one for each
+            [one] * len(shapes) if np.isscalar(one) else one for one in (low, high, dtype)
+        )
+        random = np.random.RandomState(9527)
+        made = [
+            random.uniform(least, most, size=size).astype(kind)
+            for size, least, most, kind in zip(shapes, lows, highs, kinds, strict=True)
+        ]
+        self.dataset = made[0] if len(made) == 1 else list(zip(*made, strict=True))
+        self.label = label
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return (self.dataset[index], 0) if self.label else self.dataset[index]
+
+
+class Datasets:
+    """The datasets of a framework, by name.
+
+    >>> len(Datasets("onnxrt_qdq")["dummy"](shape=(4, 3)))
+    4
+    """
+
+    def __init__(self, framework: str) -> None:
+        _check_framework(framework)
+
+    def __getitem__(self, name: str) -> type[DummyDataset]:
+        if name != "dummy":
+            raise DataError(f"there is no dataset {name!r}; read the files by bitwright.open_data.")
+        return DummyDataset
+
+
+def _check_framework(framework: str) -> None:
+    if not framework.startswith(("onnxrt", "onnxruntime")):
+        raise DataError(f"a loader is for the framework onnxruntime, not {framework!r}.")

@@ -72,8 +72,8 @@ def fit(
     """
     if calib_func is not None:
         raise RecipeError("calib_func has no form for ONNX models; give calib_dataloader.")
-    _warn_of_unread(conf, kwargs)
-    evaluate = _evaluation(eval_func, eval_dataloader, eval_metric)
+    warn_of_unread(conf, kwargs)
+    evaluate = evaluation_by(eval_func, eval_dataloader, eval_metric)
     if conf.mode == "weight_only":
         return _fit_weights(model, conf, calib_dataloader, evaluate)
     work = load_model(source_of(model))
@@ -94,10 +94,11 @@ def fit(
     return closest(tune_within(model, samples, evaluate, conf.accuracy_criterion, **goal))
 
 
-def _warn_of_unread(conf: PostTrainingQuantConfig, options: Iterable[str]) -> None:
+def warn_of_unread(conf: Any, options: Iterable[str]) -> None:
+    """Warn of options that ask for other devices, or for what is not looked at."""
     ignored = [f"option {name!r}" for name in options]
     for name, usual in _UNREAD.items():
-        if getattr(conf, name) not in usual:
+        if getattr(conf, name, usual[0]) not in usual:
             ignored.append(f"{name} {getattr(conf, name)!r}")
     for what in ignored:
         warn_user(f"{what} is ignored: {TUNED_FOR_CPU}.")
@@ -122,7 +123,7 @@ def recipe_of(conf: PostTrainingQuantConfig, model: ir.Model) -> Recipe:
     return recipe.replace(select={"unknown_names": "warn"})
 
 
-def _evaluation(function: Evaluate | None, loader: Any, metric: Any) -> Evaluate | None:
+def evaluation_by(function: Evaluate | None, loader: Any, metric: Any) -> Evaluate | None:
     """Return the function that measures a model, if any: `eval_func` before the other two."""
     if function is not None:
         return function
