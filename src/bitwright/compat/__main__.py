@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 from bitwright.compat.aliases import REPLACEMENTS, install_as
-from bitwright.compat.running import print_answers, record_run, run_script
-from bitwright.compat.side_by_side import run_beside_peer
+from bitwright.compat.running import print_answers, run_script
+from bitwright.compat.side_by_side import record_run, run_beside_peer
 from bitwright.errors import BitwrightError
 from bitwright.support.wording import printable
 
@@ -39,12 +40,12 @@ def main(words: list[str]) -> int:
     except BitwrightError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return 1
-    with record_run(options.record) as imports:
+    with record_run(options.record) if options.record else nullcontext():
         try:
             return run_script(options.script, options.arguments, is_module=options.module)
         finally:
-            if "none" not in names:
-                print_answers(imports, names, "" if options.module else options.script)
+            if "none" not in names and not options.module:
+                print_answers(names, options.script)
 
 
 if __name__ == "__main__":

@@ -52,14 +52,7 @@ def convert_float_to_float16(
     }
     for name in (name for name, given in others.items() if given):
         warn_user(f"{name} is ignored: a node's tensors all have its type, or all float32.")
-    work = load_model(source_of(model))
-    normalize(work)
-    for value in work.graph.initializers.values():
-        array = float_constant_of(value)
-        if array is not None and array.dtype == np.float32:
-            size = np.clip(np.abs(array), min_positive_val, max_finite_val)
-            moved = np.where((array == 0) | ~np.isfinite(array), array, np.copysign(size, array))
-            value.const_value = ir.tensor(moved.astype(array.dtype), name=value.name)
+    work = _within(load_model(source_of(model)), min_positive_val, max_finite_val)
     types = {node.op_type for node in work.graph.all_nodes()}.intersection(op_block_list or ())
     recipe = named_recipe("float16").replace(
         float_io=bool(keep_io_types),
@@ -75,6 +68,18 @@ def convert_float_to_float16(
     except NothingQuantizedError as error:
         warn_user(f"the model stays as it is: {error}")
         return ONNXModel(work).model
+
+
+def _within(work: ir.Model, least: float, most: float) -> ir.Model:
+    """Move constants into a range of magnitudes; zeros and what is not finite stay."""
+    normalize(work)
+    for value in work.graph.initializers.values():
+        array = float_constant_of(value)
+        if array is not None and array.dtype == np.float32:
+            size = np.clip(np.abs(array), least, most)
+            moved = np.where((array == 0) | ~np.isfinite(array), array, np.copysign(size, array))
+            value.const_value = ir.tensor(moved.astype(array.dtype), name=value.name)
+    return work
 
 
 __getattr__ = hand_on_names("onnxruntime.transformers.float16")

@@ -6,17 +6,24 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 
 from bitwright import api, graph
 from bitwright.data import RandomData
 from bitwright.errors import BitwrightError
 from bitwright.jobs.opening import input_specs
+
+_SAMPLES = 16
+"""How many are kept of what a script runs models on, to compare results with."""
 
 
 def run_beside_peer(words: Sequence[str]) -> int:
@@ -38,6 +45,38 @@ def run_beside_peer(words: Sequence[str]) -> int:
     return ours.code
 
 
+@contextmanager
+def record_run(folder: Path) -> Iterator[None]:
+    """Note the time of a run and its model files, and keep samples that it runs models on."""
+    noted: dict[str, Any] = {"read": [], "written": []}
+    original, kept = onnxruntime.InferenceSession.run, Counter[str]()
+
+    def watch(event: str, details: tuple[Any, ...]) -> None:
+        renamed = event == "os.rename"
+        if renamed or event == "open":
+            path = Path(str(details[1] if renamed else details[0])).absolute()
+            writes = renamed or any(letter in "wax+" for letter in str(details[1]))
+            known = noted["written" if writes else "read"]
+            if path.suffix == ".onnx" and str(path) not in known:
+                known.append(str(path))
+
+    def run(session: Any, outputs: Any, feeds: Any, *others: Any) -> Any:
+        group = "_".join(sorted(feeds))
+        kept[group] += 1
+        if kept[group] <= _SAMPLES and all(isinstance(x, np.ndarray) for x in feeds.values()):
+            np.savez(folder / f"{[*kept].index(group)}_{kept[group]:02d}.npz", **feeds)
+        return original(session, outputs, feeds, *others)
+
+    sys.addaudithook(watch)
+    onnxruntime.InferenceSession.run = run
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        noted["seconds"] = time.perf_counter() - started
+        (folder / "run.json").write_text(json.dumps(noted))
+
+
 @dataclass(frozen=True, slots=True)
 class _Run:
     """What a run of the script left."""
@@ -56,21 +95,17 @@ class _Run:
         command = [sys.executable, "-m", "bitwright.compat", "run", "--record", str(folder)]
         code = subprocess.run([*command, *words[1:]], check=False).returncode
         noted = json.loads((folder / "run.json").read_text())
-        models = {}
-        for number, path in enumerate(filter(_exists, noted["written"])):
-            models[path] = folder / f"{number}.onnx"
+        models: dict[str, Path] = {}
+        for path in (path for path in noted["written"] if Path(path).is_file()):
+            models[path] = folder / f"{len(models)}.onnx"
             graph.save_model(graph.load_model(path), models[path])
-        read = [path for path in filter(_exists, noted["read"]) if path not in models]
+        read = [path for path in noted["read"] if Path(path).is_file() and path not in models]
         return _Run(folder, code, noted["seconds"], read, models)
 
     def samples(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Return what the script ran models with these inputs on."""
         loaded = (dict(np.load(file)) for file in sorted(self.folder.glob("*.npz")))
         return [sample for sample in loaded if sorted(sample) == sorted(names)]
-
-
-def _exists(path: str) -> bool:
-    return Path(path).is_file()
 
 
 def _print_pair(path: str, peer: _Run, ours: _Run) -> None:

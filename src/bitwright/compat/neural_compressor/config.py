@@ -101,33 +101,18 @@ class PostTrainingQuantConfig:
         return size if isinstance(size, int) else max(size)
 
 
-@dataclass
-class MixedPrecisionConfig:
-    """The options of `mix_precision.fit`; devices and backends are those of the machine."""
+@dataclass(kw_only=True)
+class MixedPrecisionConfig(PostTrainingQuantConfig):
+    """The options of `mix_precision.fit`."""
 
-    device: str = "cpu"
-    backend: str = "default"
     precisions: str | Sequence[str] = "bf16"
     model_name: str = ""
-    inputs: Sequence[str] = ()
-    outputs: Sequence[str] = ()
-    quant_level: str | int = "auto"
-    tuning_criterion: TuningCriterion = field(default_factory=TuningCriterion)
-    accuracy_criterion: AccuracyCriterion = field(default_factory=AccuracyCriterion)
-    excluded_precisions: Sequence[str] = ()
-    op_name_dict: Mapping[str, Any] | None = None
-    op_type_dict: Mapping[str, Any] | None = None
-    example_inputs: Any = None
 
 
-@dataclass
-class BenchmarkConfig:
+@dataclass(kw_only=True)
+class BenchmarkConfig(PostTrainingQuantConfig):
     """The options of `benchmark.fit`."""
 
-    inputs: Sequence[str] = ()
-    outputs: Sequence[str] = ()
-    backend: str = "default"
-    device: str = "cpu"
     warmup: int = 5
     iteration: int = -1
     model_name: str = ""
@@ -135,5 +120,3 @@ class BenchmarkConfig:
     num_of_instance: int = 1
     inter_num_of_threads: int | None = None
     intra_num_of_threads: int | None = None
-    diagnosis: bool = False
-    ni_workload_name: str = "profiling"

@@ -87,34 +87,26 @@ def _collated(samples: list[Any]) -> Any:
     return np.stack(samples) if alike else samples
 
 
-class DummyDataset:
-    """Random samples of these shapes, whose first axis counts them; the values are those there."""
+def make_dummy(
+    shape: tuple[int, ...] | list[tuple[int, ...]],
+    low: Any = -128.0,
+    high: Any = 127.0,
+    dtype: Any = "float32",
+    label: bool = True,
+) -> list[Any]:
+    """Return random samples of these shapes, whose first axis counts them; the values are theirs.
 
-    def __init__(
-        self,
-        shape: tuple[int, ...] | list[tuple[int, ...]],
-        low: float | Sequence[float] = -128.0,
-        high: float | Sequence[float] = 127.0,
-        dtype: str | Sequence[str] = "float32",
-        label: bool = True,
-    ) -> None:
-        shapes = shape if isinstance(shape, list) else [shape]
-        lows, highs, kinds = (  # one for all, or one for each
-            [one] * len(shapes) if np.isscalar(one) else one for one in (low, high, dtype)
-        )
-        random = np.random.RandomState(9527)
-        made = [
-            random.uniform(least, most, size=size).astype(kind)
-            for size, least, most, kind in zip(shapes, lows, highs, kinds, strict=True)
-        ]
-        self.dataset = made[0] if len(made) == 1 else list(zip(*made, strict=True))
-        self.label = label
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> Any:
-        return (self.dataset[index], 0) if self.label else self.dataset[index]
+    Limits and types are one for all inputs, or one for each.
+    """
+    shapes = shape if isinstance(shape, list) else [shape]
+    lows, highs, kinds = ([v] * len(shapes) if np.isscalar(v) else v for v in (low, high, dtype))
+    random = np.random.RandomState(9527)
+    made = [
+        random.uniform(least, most, size=size).astype(kind)
+        for size, least, most, kind in zip(shapes, lows, highs, kinds, strict=True)
+    ]
+    samples = list(made[0]) if len(made) == 1 else list(zip(*made, strict=True))
+    return [(sample, 0) for sample in samples] if label else samples
 
 
 class Datasets:
@@ -127,10 +119,10 @@ class Datasets:
     def __init__(self, framework: str) -> None:
         _check_framework(framework)
 
-    def __getitem__(self, name: str) -> type[DummyDataset]:
+    def __getitem__(self, name: str) -> Callable[..., list[Any]]:
         if name != "dummy":
             raise DataError(f"there is no dataset {name!r}; read the files by bitwright.open_data.")
-        return DummyDataset
+        return make_dummy
 
 
 def _check_framework(framework: str) -> None:

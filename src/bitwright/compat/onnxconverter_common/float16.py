@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,11 @@ def convert_float_to_float16(
     model: onnx.ModelProto,
     min_positive_val: float = 1e-7,
     max_finite_val: float = 1e4,
-    keep_io_types: bool = False,
-    disable_shape_infer: bool = False,
-    op_block_list: Sequence[str] | None = None,
-    node_block_list: Sequence[str] | None = None,
+    *arguments: Any,
     check_fp16_ready: bool = True,
+    **options: Any,
 ) -> onnx.ModelProto:
-    """Return a model that is computed in float16; the one that is given is not changed.
+    """Return a model that is computed in float16; the other arguments are those of ours.
 
     >>> import bitwright
     >>> half = convert_float_to_float16(onnx.load(bitwright.load_demo().model_path))
@@ -30,22 +27,14 @@ def convert_float_to_float16(
     True
     """
     values = (*model.graph.input, *model.graph.output)
-    if check_fp16_ready and any(
-        value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16 for value in values
-    ):
+    types = {value.type.tensor_type.elem_type for value in values}
+    if check_fp16_ready and onnx.TensorProto.FLOAT16 in types:
         raise InvalidSettingError(
             "The model is already converted to float16; give check_fp16_ready=False to convert "
             "what is left of it."
         )
-    return float16.convert_float_to_float16(
-        model,
-        min_positive_val,
-        max_finite_val,
-        keep_io_types,
-        disable_shape_infer,
-        op_block_list,
-        node_block_list,
-    )
+    limits = (min_positive_val, max_finite_val)
+    return float16.convert_float_to_float16(model, *limits, *arguments, **options)
 
 
 def convert_float_to_float16_model_path(
