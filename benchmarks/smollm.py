@@ -56,9 +56,16 @@ def orthogonal(size: int, random: np.random.Generator) -> np.ndarray:
 
 
 class _Llama:
-    """Writes the graph: token ids in, logits out, no cache."""
+    """Writes the graph: token ids in, logits out; with `past` a cache in and out, too."""
 
-    def __init__(self, checkpoint: Checkpoint, *, turned: bool, layers: int | None = None) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        turned: bool,
+        layers: int | None = None,
+        past: bool = False,
+    ) -> None:
         get = checkpoint.setting
         self.checkpoint = checkpoint
         self.width = int(get("llama.embedding_length"))
@@ -72,6 +79,8 @@ class _Llama:
         self.random = np.random.default_rng(0)
         self.turn = orthogonal(self.width, self.random) if turned else np.eye(self.width)
         self.turned = turned
+        self.past = past
+        self.cached: list[tuple[ir.Value, ir.Value]] = []
         self.nodes: list[ir.Node] = []
         self.constants: dict[str, ir.Value] = {}
 
@@ -156,14 +165,38 @@ class _Llama:
         angles = np.concatenate([angles, angles], axis=1)
         length = self.node("Shape", [ids], "length", start=1, end=2)
         zero, one = self.integers(0), self.integers(1)
+        start = zero
+        if self.past:
+            start = self.node("Shape", [self.cache("k", 0)], "done", start=2, end=3)
+            length = self.node("Add", [start, length], "total")
         tables = [
-            self.node("Slice", [self.constant(name, table), zero, length, zero], f"{name}/now")
+            self.node("Slice", [self.constant(name, table), start, length, zero], f"{name}/now")
             for name, table in (("cosines", np.cos(angles)), ("sines", np.sin(angles)))
         ]
         future = np.triu(np.full((self.context, self.context), -1e9), 1)
-        rows = self.node("Slice", [self.constant("mask", future), zero, length, zero], "mask/rows")
+        rows = self.node("Slice", [self.constant("mask", future), start, length, zero], "mask/rows")
         mask = self.node("Slice", [rows, zero, length, one], "mask/now")
         return tables[0], tables[1], mask
+
+    def cache(self, part: str, layer: int) -> ir.Value:
+        """Return the input that holds the keys or values of a layer's earlier tokens."""
+        name = f"past_key_values.{layer}.{'key' if part == 'k' else 'value'}"
+        found = next((given for given, _ in self.cached if given.name == name), None)
+        if found is None:
+            shape = ir.Shape(["batch", self.groups, "past", self.head])
+            found = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=shape)
+            self.cached.append((found, found))
+        return found
+
+    def with_past(self, x: ir.Value, part: str, layer: int) -> ir.Value:
+        """Return keys or values behind those of earlier tokens, which go out, too."""
+        past = self.cache(part, layer)
+        name = past.name.replace("past_key_values", "present")  # type: ignore[union-attr]
+        both = self.node("Concat", [past, x], name, axis=2)
+        both.name, both.type = name, ir.TensorType(ir.DataType.FLOAT)
+        both.shape = ir.Shape(["batch", self.groups, "total", self.head])
+        self.cached = [(p, both if p is past else present) for p, present in self.cached]
+        return both
 
     def attention(self, x: ir.Value, layer: str, around: tuple[ir.Value, ...]) -> ir.Value:
         cos, sin, mask = around
@@ -193,6 +226,8 @@ class _Llama:
         )
         parts["v"] = self.heads_of(made, f"{layer}.attn_v", self.groups)
         for part in ("k", "v"):
+            if self.past:
+                parts[part] = self.with_past(parts[part], part, int(layer.partition(".")[2]))
             wide = self.node("Unsqueeze", [parts[part], self.integers(2)], f"{layer}.{part}/wide")
             many = self.node(
                 "Expand", [wide, self.integers(1, 1, each, 1, 1)], f"{layer}.{part}/many"
@@ -246,8 +281,8 @@ class _Llama:
         logits.type = ir.TensorType(ir.DataType.FLOAT)
         logits.shape = ir.Shape(["batch", "length", table.shape[0]])
         graph = ir.Graph(
-            [ids],
-            [logits],
+            [ids, *(past for past, _ in self.cached)],
+            [logits, *(present for _, present in self.cached)],
             nodes=self.nodes,
             initializers=list(self.constants.values()),
             opset_imports={"": 21},
@@ -256,12 +291,14 @@ class _Llama:
         return ir.Model(graph, ir_version=10)
 
 
-def build_model(output: Path, *, turned: bool = True, layers: int | None = None) -> Path:
+def build_model(
+    output: Path, *, turned: bool = True, layers: int | None = None, past: bool = False
+) -> Path:
     """Write the float model with its weights beside it."""
     from bitwright.graph import save_model
 
     if not output.exists():
-        model = _Llama(Checkpoint(find_file()), turned=turned, layers=layers).build()
+        model = _Llama(Checkpoint(find_file()), turned=turned, layers=layers, past=past).build()
         save_model(model, output, external_data=True)
     return output
 

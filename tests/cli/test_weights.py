@@ -7,7 +7,7 @@ import onnx
 import pytest
 from support.checkpoints import make_graph, make_tensors, write_gguf
 from support.folders import make_folder, make_text, make_vision_tower
-from support.language_models import VOCABULARY, make_block, make_samples
+from support.language_models import VOCABULARY, make_block, make_decoder, make_samples
 
 from bitwright.cli import main
 
@@ -70,6 +70,22 @@ def test_bits_alone_name_a_recipe(model, tmp_path, capsys, bits, with_data, name
     command = ["quantize", str(model), "-o", str(tmp_path / "small.onnx"), "--bits", bits, *data]
     assert main([*command, "--json", "--quiet"]) == 0
     assert json.loads(capsys.readouterr().out)["recipe"].startswith(name)
+
+
+def test_bits_alone_calibrate_a_decoder_on_what_it_writes(tmp_path, capsys):
+    onnx.save(make_decoder(width=32), tmp_path / "model.onnx")
+    command = [
+        "quantize",
+        str(tmp_path / "model.onnx"),
+        "--bits",
+        "4",
+        "--limit",
+        "4",
+        "--no-timing",
+    ]
+    assert main([*command, "--json", "--quiet"]) == 0
+    assert "what the model wrote itself" in capsys.readouterr().out
+    assert (tmp_path / "model-int4.onnx").is_file()
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class RecipeChoice:
         "N",
         "Bits of a language model's weights. 8: --dynamic. 2 to 7, or an average such as 4.5, for "
         "which those that lose most get twice as many as the others: the recipe int4, or int4-rtn "
-        "without data. Beside a recipe of weights alone: its bits.",
+        "for a model without a cache and data. Beside a recipe of weights alone: its bits.",
     )
     ranges: str | None = option(
         "METHOD",
@@ -97,6 +97,7 @@ class RecipeChoice:
     def _bit_settings(self, chosen: Recipe) -> dict[str, str | float]:
         """Return the settings that `--bits` is short for."""
         from bitwright.errors import RecipeError
+        from bitwright.recipe import ByLoss
 
         if self.bits is None:
             return {}
@@ -107,8 +108,13 @@ class RecipeChoice:
                 f"--bits is for weights whose activations stay float, and recipe {chosen.name!r} "
                 "quantizes both; add --recipe int4, or set its types."
             )
-        if self.bits == int(self.bits):
-            return {"weights.bits": int(self.bits)}
+        bits, weights = int(self.bits), chosen.weights
+        if self.bits == bits:
+            given: dict[str, str | float] = {"weights.bits": bits}
+            if bits != weights.bits and isinstance(weights.mixed, ByLoss):
+                # Half a bit more is too little for a head of fewer bits, and nothing beyond 8.
+                given |= {"weights.mixed": "null", "weights.head_bits": 8}
+            return given
         narrow = 2 if self.bits < 4 else 4
         return {
             "weights.bits": narrow,
@@ -131,7 +137,7 @@ class RecipeChoice:
         path = Path(self.recipe or "")
         return path if path.suffix else None
 
-    def _name(self, *, has_data: bool) -> str | None:
+    def _name(self, model: Path | None, *, has_data: bool) -> str | None:
         """Return the recipe that is meant, by its name or by what is asked of it."""
         if self.recipe is not None:
             return self.recipe
@@ -139,7 +145,10 @@ class RecipeChoice:
             return "int8-dynamic"
         if self.bits is None:
             return None
-        return "int4" if has_data else "int4-rtn"
+        from bitwright.jobs.weight_only.own_samples import writes_samples
+
+        own = model is not None and writes_samples(model)
+        return "int4" if has_data or own else "int4-rtn"
 
     def load(self, model: Path | None = None, *, has_data: bool = True) -> Recipe:
         """Return the recipe that the options ask for, for a model where encodings are given."""
@@ -150,7 +159,7 @@ class RecipeChoice:
         from bitwright.cli.settings import change_recipe
         from bitwright.errors import RecipeError
 
-        chosen = load_recipe(self._name(has_data=has_data), self.target)
+        chosen = load_recipe(self._name(model, has_data=has_data), self.target)
         tuned = chosen.fine_tune
         learning = None if tuned is None else type(tuned).__struct_config__.tag
         if self.iterations is not None and self.fine_tune is None and learning is None:

@@ -70,26 +70,28 @@ class TextData:
 
     def samples(self, specs: Sequence[InputSpec], *, limit: int | None = None) -> Samples:
         """Return the samples for a model with these inputs."""
-        specs, symbols = fix_shapes(specs, self.shapes)
-        files, length = self.files(), self.window(specs)
+        files, length = self.files(), self.window(fix_shapes(specs, self.shapes)[0])
         rows = self._windows(files, length, None if limit is None else max(limit, 1) * self.batch)
-        count = len(rows) // self.batch
-        if not count:
+        if len(rows) < self.batch:
             raise DataError(
                 f"the text {self.name!r} has fewer tokens than one sample of "
                 f"{length * self.batch}; give more text, or a smaller length."
             )
-        makers, heads = [(spec, maker_of(spec)) for spec in specs], self._read_heads()
+        names = files[0].name if len(files) == 1 else f"{counted(len(files), 'file')} {self.name}"
+        return self.samples_of(rows, specs, f"the text {names}").limited(limit)
+
+    def samples_of(self, rows: Array, specs: Sequence[InputSpec], description: str) -> Samples:
+        """Return the samples for windows of tokens that are known."""
+        specs, symbols = fix_shapes(specs, self.shapes)
+        makers, heads = [(spec, maker_of(spec)) for spec in specs], self.heads()
+        count = len(rows) // self.batch
 
         def produce() -> Iterator[tuple[Mapping[str, Any], str | None]]:
             for first in range(0, count * self.batch, self.batch):
                 window = Window(rows[first : first + self.batch], symbols, heads)
                 yield {spec.name: make(window, spec) for spec, make in makers}, None
 
-        names = files[0].name if len(files) == 1 else f"{counted(len(files), 'file')} {self.name}"
-        return Samples(produce, specs, description=f"the text {names}", len_hint=count).limited(
-            limit
-        )
+        return Samples(produce, specs, description=description, len_hint=count)
 
     @property
     def name(self) -> str:
@@ -157,14 +159,12 @@ class TextData:
         rows: Array = np.concatenate(found)[order][:wanted]
         return rows
 
-    def _read_heads(self) -> Heads:
+    def heads(self) -> Heads:
         """Return what the configuration of the model says of the cache."""
         folder = None if self.config is None else Path(self.config)
         if folder is None and isinstance(self.tokenizer, (str, os.PathLike)):
             folder = Path(self.tokenizer).parent
-        names = () if folder is None else ("genai_config.json", "config.json")
-        paths = [path for path in (Path(folder or "", name) for name in names) if path.is_file()]
-        return Heads.read(paths[0]) if paths else Heads()
+        return Heads() if folder is None else Heads.read_beside(folder)
 
     def _load_tokenizer(self) -> Any:
         if self.tokenizer is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -14,12 +14,21 @@ from bitwright.data.shapes import Shapes, fix_shapes
 from bitwright.data.specs import Array, InputSpec, Sample
 from bitwright.errors import DataError
 
+CONFIGURATIONS = ("genai_config.json", "config.json")
+"""Files that say of which size heads are; the first that there is."""
+
 
 class Heads(NamedTuple):
     """Number and size of the heads of a cache; None where unknown."""
 
     number: int | None = None
     size: int | None = None
+
+    @classmethod
+    def read_beside(cls, folder: Path) -> Heads:
+        """Read the configuration in a folder, where there is one."""
+        paths = (folder / name for name in CONFIGURATIONS)
+        return next((cls.read(path) for path in paths if path.is_file()), cls())
 
     @classmethod
     def read(cls, path: Path) -> Heads:
@@ -38,6 +47,8 @@ class Heads(NamedTuple):
             sizes.get("head_size", sizes.get("head_dim", size)),
         )
 
+
+NO_HEADS = Heads()
 
 _SIZES = (
     *("head_size", "head_dim", "hidden_size", "n_embd"),
@@ -197,7 +208,7 @@ def maker_of(spec: InputSpec) -> Maker:
 
 def fixed_length(specs: Sequence[InputSpec]) -> int | None:
     """Return how many tokens the model takes, where its inputs fix it."""
-    tokens = (spec.shape for spec in specs if find_maker(spec.name) is _make_tokens)
+    tokens = (spec.shape for spec in specs if is_tokens(spec))
     return next((s[1] for s in tokens if s and len(s) == 2 and isinstance(s[1], int)), None)
 
 
@@ -209,21 +220,39 @@ def is_cache(name: str) -> bool:
     return find_maker(name) is _make_cache
 
 
+def is_tokens(spec: InputSpec) -> bool:
+    """Whether an input takes tokens."""
+    return find_maker(spec.name) is _make_tokens
+
+
+# Parts of the names of a cache input, and of the output that is fed to it for the next token.
+_CONTINUED = (
+    ("past_key_values", "present"),
+    ("past_key_values", "present_key_values"),
+    ("past", "present"),
+)
+
+
+def continued_by(name: str, outputs: Collection[str]) -> str | None:
+    """Return the output that goes on as a cache, by its name."""
+    named = (name.replace(old, new) for old, new in _CONTINUED if old in name)
+    return next((each for each in named if each in outputs), None)
+
+
 def fill_token_inputs(
     tokens: Array,
     specs: Sequence[InputSpec],
     *,
     done: int = 0,
     shapes: Shapes | None = None,
-    config: Path | None = None,
+    heads: Heads = NO_HEADS,
 ) -> Sample:
     """Return the inputs of a model for tokens [batch, length] that follow `done` others.
 
     The cache is empty before the first, and not part of it afterwards: then it is what the model
-    made. `config` is a configuration that says of which size its heads are.
+    made. `heads` says of which size its heads are.
     """
     specs, symbols = fix_shapes(specs, shapes)
-    heads = Heads() if config is None else Heads.read(config)
     window = Window(tokens, symbols, heads, done)
     return {
         spec.name: maker_of(spec)(window, spec)

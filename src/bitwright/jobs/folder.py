@@ -24,6 +24,7 @@ from bitwright.errors import (
 )
 from bitwright.jobs.folder_data import FolderData
 from bitwright.jobs.result import Result, show_shrinkage
+from bitwright.jobs.weight_only.own_samples import writes_samples
 from bitwright.jobs.weight_only.work import WINDOWS
 from bitwright.recipe import Recipe
 from bitwright.support.arguments import check_arguments
@@ -271,11 +272,16 @@ def quantize_folder(
     if recipe.mode == "weight-only":
         limit = limit or WINDOWS
     source = FolderData.open(folder.root, tuple(folder.models), data, limit)
+    writers: list[str] = []
+    if data is None and _data_free(recipe) != recipe:
+        writers = [name for name in folder.models if writes_samples(folder.root / name)]
     results: dict[str, Result] = {}
     copied: dict[str, str] = {}
     for name in folder.models:
         with _naming_model(name):
             given, reason = source.for_model(name)
+            if writers and name not in writers:
+                reason = "there is no text, and only decoders with a cache write their own"
             try:
                 if reason is None:
                     results[name] = quantize_model(name, folder.root / name, recipe, given)

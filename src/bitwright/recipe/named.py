@@ -172,12 +172,12 @@ _INT4 = WeightOnly(
     error_propagation=0.5,
     embeddings=True,
     embedding_bits=8,
-    head_bits=8,
+    mixed=ByLoss(),
 )
 
 _WEIGHT_ONLY = {
     "int4": _INT4,
-    "int4-mixed": _INT4.replace(head_bits=None, mixed=ByLoss()),
+    "int4-mixed": _INT4.replace(mixed=ByLoss(average_bits=5)),
     "int4-k": WeightOnly(
         rounding=Nearest(), embeddings=True, embedding_bits=8, head_bits=8, mixed=ByPlace()
     ),

@@ -119,8 +119,9 @@ class ByLoss(Settings, frozen=True, kw_only=True, tag="loss", tag_field="by"):
     8
     """
 
-    average_bits: float = 4.5
-    """Bits that a weight may take on average, scales and zero points not counted."""
+    average_bits: float | None = None
+    """Bits that a weight may take on average, scales and zero points not counted; None: half a bit
+    more than `bits`, where there are wider ones and heads or overrides have not taken that."""
     wide_bits: int = 8
     """Bits of the weights that get more."""
     needs_data = True
@@ -245,7 +246,8 @@ class WeightOnly(Settings, frozen=True, kw_only=True):
                 )
         if self.refine < 0:
             raise RecipeError(f"refine of weights must not be negative, as {self.refine} is.")
-        if self.mixed is not None and self.mixed.wide_bits <= self.bits:
+        asked = not isinstance(self.mixed, ByLoss) or self.mixed.average_bits is not None
+        if self.mixed is not None and asked and self.mixed.wide_bits <= self.bits:
             raise RecipeError(
                 f"mixed gives some weights {self.mixed.wide_bits} bits, which is not more than the "
                 f"{self.bits} of all others."
@@ -298,9 +300,11 @@ class WeightOnly(Settings, frozen=True, kw_only=True):
             for name, one in self.overrides.items()
         }
         mixed = self.mixed
+        head_bits = self.head_bits
         if mixed is not None and mixed.needs_data:
-            mixed = ByPlace(wide_bits=mixed.wide_bits)
+            mixed, head_bits = ByPlace(wide_bits=mixed.wide_bits), head_bits or mixed.wide_bits
         return self.replace(
+            head_bits=head_bits,
             rounding=Nearest() if self.rounding.needs_data else self.rounding,
             awq=None,
             refine=0,

@@ -87,6 +87,20 @@ def test_what_it_cannot_do_is_said():
     assert ByLoss().needs_data and not ByPlace().needs_data
 
 
+def test_half_a_bit_is_spent_where_there_is_room_for_it():
+    model, data = make_block(depth=3), make_samples(8)
+
+    def widths(**weights):
+        found = bitwright.make_plan(model, data=data, recipe={"base": "int4", "weights": weights})
+        products = {n: w for n, w in found.weights.items() if n != "embedding"}
+        return [w.bits for w in products.values()]
+
+    assert set(widths()) == {4, 8} and widths().count(8) <= 2
+    assert set(widths(bits=8)) == {8}
+    assert widths(head_bits=8).count(8) == 1  # the head has taken it
+    assert set(widths(bits=3, head_bits=3, mixed={"wide_bits": 4})) == {3, 4}
+
+
 def test_one_that_loses_more_for_its_size_comes_first():
     sizes = {"small": 10, "large": 100, "rest": 390}
     losses = {"small": 1.0, "large": 5.0, "rest": 1.0}

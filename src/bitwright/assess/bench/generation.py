@@ -23,6 +23,7 @@ from bitwright.assess.bench.generation_results import Engine, GenerationBenchmar
 from bitwright.assess.bench.process import ModelProcess, run_interleaved
 from bitwright.assess.bench.requests import TimedModel, Timing, check_shapes, write_samples
 from bitwright.data import fill_token_inputs, is_cache
+from bitwright.data.token_inputs import NO_HEADS, Heads, continued_by
 from bitwright.errors import MissingPackageError, ModelError, TargetError
 from bitwright.run.session import checked_providers
 from bitwright.support.progress import show_progress
@@ -33,13 +34,6 @@ _ROUNDS_SHOWN = 10
 _COMMON_TOKENS = 100
 """Vocabulary size that is assumed where a model does not state its own."""
 _CONFIG = "genai_config.json"
-_CONTINUED = (
-    ("past_key_values", "present"),
-    ("past_key_values", "present_key_values"),
-    ("past", "present"),
-)
-"""Parts of the names of a cache input, and of the output that is fed to it for the next token."""
-
 Shapes = Mapping[str, Sequence[int] | int]
 
 
@@ -195,10 +189,9 @@ def _open_model(
         )
     )
     caches = _pair_caches(process, model.name)
-    config = None
+    heads = NO_HEADS
     if isinstance(source, (str, os.PathLike)):
-        beside = (Path(source).with_name(name) for name in (_CONFIG, "config.json"))
-        config = next((path for path in beside if path.is_file()), None)
+        heads = Heads.read_beside(Path(source).parent)
     own = {dim for spec in process.inputs for dim in (spec.name, *(spec.shape or ()))}
     shapes = {name: size for name, size in (request.shapes or {}).items() if name in own}
     tokens = np.array([request.draw_tokens(_vocabulary(process))])
@@ -206,7 +199,7 @@ def _open_model(
     for count in (request.prompt_tokens, *[1] * request.new_tokens):
         part = tokens[:, done : done + count]
         samples.append(
-            fill_token_inputs(part, process.inputs, done=done, shapes=shapes, config=config)
+            fill_token_inputs(part, process.inputs, done=done, shapes=shapes, heads=heads)
         )
         done += count
     files = write_samples(samples, scratch / f"tokens{index}")
@@ -220,8 +213,7 @@ def _pair_caches(process: ModelProcess, name: str) -> dict[str, str]:
     for spec in process.inputs:
         if not is_cache(spec.name):
             continue
-        named = (spec.name.replace(old, new) for old, new in _CONTINUED if old in spec.name)
-        present = next((each for each in named if each in process.outputs), None)
+        present = continued_by(spec.name, process.outputs)
         if present is None:
             raise ModelError(
                 f"no output of {name!r} goes on as the cache {spec}; it should be named like "

@@ -45,12 +45,15 @@ def mix_bits(work: WeightWork, plan: QuantPlan) -> QuantPlan:
     sizes = {weight.name: math.prod(weight.shape) for weight in products}
     weights = [weight for weight in products if weight.plan.bits == narrow]
     if isinstance(mixed, ByLoss):
+        spent = sum(sizes[w.name] * w.plan.bits for w in products if w.plan.bits != narrow)
+        left = {weight.name: sizes[weight.name] for weight in weights}
+        average = narrow + 0.5 if mixed.average_bits is None else mixed.average_bits
+        budget = (average * sum(sizes.values()) - spent) / max(sum(left.values()), 1)
+        if mixed.average_bits is None and not narrow < budget <= wide:
+            return plan  # those with bits of their own took it, or none are wider
         losses = measure_losses(
             model, weights, work.samples(), providers=providers, progress=work.progress
         )
-        spent = sum(sizes[w.name] * w.plan.bits for w in products if w.plan.bits != narrow)
-        left = {weight.name: sizes[weight.name] for weight in weights}
-        budget = (mixed.average_bits * sum(sizes.values()) - spent) / max(sum(left.values()), 1)
         chosen = choose_by_loss(losses, left, narrow=narrow, wide=wide, average_bits=budget)
     else:
         readers = {name: weight.name for weight in weights for name in weight.plan.nodes}

@@ -15,6 +15,7 @@ from bitwright.decide.layout.weight_only import plan_weights
 from bitwright.jobs.calibration import Calibration, require_data
 from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.opening import Prepared
+from bitwright.jobs.weight_only.own_samples import write_samples
 from bitwright.numerics.arrays import NUMPY, Arrays, arrays_on
 from bitwright.plan import QuantPlan
 from bitwright.support.progress import ProgressLines
@@ -25,6 +26,10 @@ WINDOWS = 32
 ONE_KIND = (
     "warning: the text is all of one kind, and answers to others (another language, source code) "
     "will lose more; give several files of different kinds, in a folder"
+)
+OWN = (
+    "no text was given: calibrated on what the model wrote itself; text of the kinds that it is to "
+    "read lowers the loss on them"
 )
 
 
@@ -76,13 +81,17 @@ class WeightWork:
         return replace(work, calibration=work.calibration.keep(self.prepared.model))
 
     def _with_windows(self) -> WeightWork:
-        """Return it with a limit to the windows of a text, and a note where they are too alike."""
-        calibration = self.calibration
-        text = calibration.data
+        """Return it with windows of a text, or of the model's own, and a note on what they are."""
+        calibration, recipe = self.calibration, self.prepared.recipe
+        needs_data = recipe.weights.needs_data or recipe.fine_tune is not None
+        text, limit = calibration.data, calibration.limit or WINDOWS
+        if text is None and needs_data:
+            own = write_samples(self.prepared, limit, calibration.progress)
+            given = replace(calibration, data=own)
+            return self if own is None else replace(self, calibration=given, notes=(OWN,))
         if not isinstance(text, TextData):
             return self
-        limited = replace(calibration, limit=calibration.limit or WINDOWS)
-        needs_data = self.prepared.recipe.weights.needs_data
+        limited = replace(calibration, limit=limit)
         alike = needs_data and text.is_of_one_kind(self.prepared.inputs, limited.limit)
         return replace(self, calibration=limited, notes=(ONE_KIND,) if alike else ())
 

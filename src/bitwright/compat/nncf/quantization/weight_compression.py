@@ -146,7 +146,8 @@ def _with_head_in_budget(recipe: Recipe, source: Any) -> Recipe:
     from bitwright import api
 
     mixed = recipe.weights.mixed
-    if not isinstance(mixed, ByLoss) or recipe.weights.head_bits is None:
+    wanted = mixed.average_bits if isinstance(mixed, ByLoss) else None
+    if not isinstance(mixed, ByLoss) or wanted is None or recipe.weights.head_bits is None:
         return recipe
     plain = {"mixed": None, "awq": None, "refine": 0, "rounding": Nearest()}
     plan = api.make_plan(source, recipe=recipe.replace(weights=plain), progress=False)
@@ -163,7 +164,7 @@ def _with_head_in_budget(recipe: Recipe, source: Any) -> Recipe:
     if not sizes[False]:
         return recipe.replace(weights={"mixed": None})
     head = sizes[True] / sum(sizes.values())
-    average = head * _BACKUP_BITS + (1 - head) * mixed.average_bits
+    average = head * _BACKUP_BITS + (1 - head) * wanted
     # A rounding error in the budget must not cost a weight its bits.
     return recipe.replace(weights={"mixed": mixed.replace(average_bits=average + 1e-9)})
 
