@@ -53,7 +53,7 @@ needs_package = pytest.mark.skipif(
 @needs_package
 def test_each_variant_loads_by_its_dtype_and_agrees_with_python(tmp_path):
     folder = make_encoder_folder(tmp_path / "encoder")
-    dtypes = ["fp32", "fp16", "q8", "int8", "q4"]
+    dtypes = ["fp32", "fp16", "q8", "int8", "q4", "q4f16", "bnb4"]
     made = publish(folder, tmp_path / "out", variants=dtypes, reports=False)
     script = tmp_path / "load.cjs"
     script.write_text(_SCRIPT)

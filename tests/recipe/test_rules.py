@@ -151,6 +151,7 @@ BROKEN = [
         {"format": "fix-neuron", "emulate": {"dedicated_dequantizers": True}},
         "emulate.dedicated_dequantizers is about pairs",
     ),
+    ({"float16": "cast"}, "float16='cast' is for weights alone"),
     ({"format": "extended", "float16": "keep"}, "the format extended computes scales in float32"),
     ({"float16": "keep", "activation": "uint16"}, "too few to hold uint16 values"),
     ({"activation": "int8", "weight": "uint8"}, "have no kernel in ONNX Runtime"),

@@ -27,6 +27,7 @@ def needed_opset(model: ir.Model, recipe: Recipe) -> int:
     """Return the opset that the quantized model will have, at least the model's own."""
     own = max(model.opset_imports.get("", 1), recipe.opset or 1)
     if recipe.mode == "weight-only":
+        own = max(own, _PREFERRED) if recipe.float16 == "cast" else own
         return max(own, _OPSET_OF_OUTPUT.get(recipe.weights.output, own))
     if recipe.mode == "cast":
         # Convolutions are defined for bfloat16 from there on.

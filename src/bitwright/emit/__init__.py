@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from bitwright.emit.bnb4 import emit_bnb4
+from bitwright.emit.bnb4 import emit_bnb4, emit_planned_bnb4
 from bitwright.emit.casts import emit_casts
 from bitwright.emit.dynamic import emit_dynamic
 from bitwright.emit.extended import emit_extended, emit_fix_neuron
@@ -46,5 +46,6 @@ EMITTERS: dict[tuple[str, str], Emitter] = {
     ("dynamic", "qdq"): emit_dynamic,
     # A model in float16 has no quantizers, and so no format of them.
     ("cast", "qdq"): emit_casts,
+    ("weight-only", "bnb4"): emit_planned_bnb4,
     **{("weight-only", form): emit_weight_only for form in FORMS},
 }

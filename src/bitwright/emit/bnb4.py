@@ -22,9 +22,18 @@ from bitwright.graph.editing import (
     graph_of,
     remove_unused_initializers,
 )
+from bitwright.plan import QuantPlan
 from bitwright.support.array_types import Array
 
-__all__ = ["BLOCK_SIZES", "FP4", "NF4", "check_block_size", "emit_bnb4", "quantize_blocks"]
+__all__ = [
+    "BLOCK_SIZES",
+    "FP4",
+    "NF4",
+    "check_block_size",
+    "emit_bnb4",
+    "emit_planned_bnb4",
+    "quantize_blocks",
+]
 
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 """The block lengths that ONNX Runtime's MatMulBnb4 has kernels for."""
@@ -82,6 +91,16 @@ def emit_bnb4(
     model.opset_imports.setdefault(MICROSOFT, 1)
     remove_unused_initializers(model)
     return skipped
+
+
+def emit_planned_bnb4(model: ir.Model, plan: QuantPlan, _: object) -> list[str]:
+    """Store the weights that a plan names; return why others of them stay float."""
+    size = next(one.block_size for one in plan.weights.values())
+    chosen = {node for one in plan.weights.values() for node in one.nodes}
+    products = (node.name or "" for node in model.graph.all_nodes() if node.op_type == "MatMul")
+    others = [name for name in products if name not in chosen]
+    skipped = emit_bnb4(model, block_size=size, exclude=others)
+    return [f"{name!r} stays float: {why}" for name, why in skipped.items() if name in chosen]
 
 
 def _refuse(weight: ir.Value | None) -> str | None:

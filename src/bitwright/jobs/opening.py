@@ -13,8 +13,11 @@ from bitwright import graph
 from bitwright.data import InputSpec
 from bitwright.data.shapes import fix_shapes
 from bitwright.data.specs import show_shape
+from bitwright.decide.casting import decide_casts
 from bitwright.decide.opsets import needed_opset
+from bitwright.emit.casts import emit_casts
 from bitwright.errors import ModelError, RecipeError
+from bitwright.plan import QuantPlan
 from bitwright.prepare import (
     approximate,
     approximates,
@@ -24,7 +27,7 @@ from bitwright.prepare import (
     simulation_steps,
     widen_bfloat16,
 )
-from bitwright.recipe import Recipe
+from bitwright.recipe import RECIPES, Recipe
 from bitwright.rounding.planned import RoundOnce
 from bitwright.run import open_session, upgrade_opset
 from bitwright.support.logs import logged
@@ -102,15 +105,8 @@ def open_model(source: Any, recipe: Recipe, providers: Sequence[str] | None = No
         recipe = _follow_widened_tensors(model, recipe)
     if recipe.bias_correction != "off":
         give_biases(model)
-    before_simulation = None
-    if approximates(recipe.rewrite, recipe.simulate, recipe.emulate):
-        # This changes the function on purpose: results are measured against what it was.
-        exact = graph.clone_model(model)
-        changes = approximate(
-            model, rewrite=recipe.rewrite, simulate=recipe.simulate, emulate=recipe.emulate
-        )
-        notes += changes
-        before_simulation = exact if changes else None
+    before_simulation, changes = _approximate(model, recipe)
+    notes += changes
     _refuse_merged_nodes(recipe, named - {node.name for node in model.graph.all_nodes()})
     _infer_shapes(model, recipe)
     notes += _equalize(model, recipe)
@@ -133,6 +129,26 @@ def open_model(source: Any, recipe: Recipe, providers: Sequence[str] | None = No
         defaults=defaults,
         providers=providers,
     )
+
+
+def _approximate(model: ir.Model, recipe: Recipe) -> tuple[ir.Model | None, list[str]]:
+    """Change the function on purpose, where the recipe asks for it; return what it was, and notes.
+
+    Results are measured against what it was; None: it still is.
+    """
+    if recipe.float16 == "cast":
+        exact, half = graph.clone_model(model), RECIPES["float16"]
+        _infer_shapes(model, recipe)
+        nodes = decide_casts(model, half)
+        plan = QuantPlan(recipe=half, fingerprint="", tool="", tensors={}, nodes=nodes)
+        return exact, emit_casts(model, plan)
+    if not approximates(recipe.rewrite, recipe.simulate, recipe.emulate):
+        return None, []
+    exact = graph.clone_model(model)
+    changes = approximate(
+        model, rewrite=recipe.rewrite, simulate=recipe.simulate, emulate=recipe.emulate
+    )
+    return (exact if changes else None), changes
 
 
 def _load(source: Any, recipe: Recipe) -> tuple[ir.Model, list[str]]:

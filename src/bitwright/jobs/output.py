@@ -176,7 +176,8 @@ def _run_beside_float(
     recipe = written.plan.recipe
     run: Run = partial(run_session, written.session)
     rounding = graph.clone_model(written.model)
-    if recipe.mode == "cast" and simulate_float16(rounding).changed:
+    halved = "cast" in (recipe.mode, recipe.float16)
+    if halved and simulate_float16(rounding).changed:
         run = partial(run_session, open_session(rounding, providers=prepared.providers))
     if recipe.mode == "cast" and not recipe.float_io:
         run = _with_half_inputs(run, written.model)

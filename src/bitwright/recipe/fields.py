@@ -99,9 +99,10 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
     per-channel weights."""
     opset: int | None = None
     """The opset that the result has at least; None: what its types and scales need."""
-    float16: Literal["widen", "keep"] = "widen"
+    float16: Literal["widen", "keep", "cast"] = "widen"
     """What becomes of float16 inside the model: computed in float32, or kept, with scales in
-    float16 and only those ops quantized that the runtime takes so."""
+    float16 and only those ops quantized that the runtime takes so. Cast, in weight-only mode: all
+    that is left of float32 becomes float16, scales too; inputs and outputs stay."""
     float_io: bool = True
     """Cast mode: inputs and outputs of the model stay float32."""
     keep_defaults: bool = False

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from bitwright import targets
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.types import INT4, INT8, INT16, QTYPES, UINT8, UINT16
-from bitwright.recipe.emulate import Emulation
 from bitwright.recipe.finetuning import AdaQuant, AdaRound, FineTuning, SignRound
-from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
-from bitwright.recipe.methods import MinMax, MinMSE, Percentile
-from bitwright.recipe.options import Placement, Selection
 from bitwright.recipe.value import Recipe
 from bitwright.recipe.weights import AWQ, GPTQ, HQQ, ByLoss, ByPlace, Nearest, WeightOnly
 from bitwright.support.files import check_regular_file
@@ -24,131 +20,22 @@ from bitwright.targets import TARGETS, Target
 
 __all__ = ["PRESETS", "RECIPES", "TARGETS", "Target", "named_recipe", "read_recipe"]
 
-# Placement as the vendor's compilers expect it: every op of a listed type has its pairs.
-_PLACE = Placement(isolated=True, float_bias_add=False)
-# Quark's tool puts no pair between a product and its activation. Asymmetric quantizers need no Relu
-# or Clip behind the product at all, so that there is nothing to leave between.
-_FUSED = _PLACE.replace(fuse_activations=("Relu", "Clip", "LeakyRelu", "PRelu"))
-_ASYMMETRIC = _PLACE.replace(fuse_activations=("LeakyRelu", "PRelu"))
-_SYMMETRIC = _FUSED.replace(force_shared=True)
-# With 16 bits a Relu or Clip stays there in any case.
-_KEPT = Emulation(keep_activations=True)
-_EQUALIZED = Recipe(equalize=CrossLayerEqualization(), place=_ASYMMETRIC.replace(force_shared=True))
-_CLIPPED = _EQUALIZED.replace(ranges=Percentile())
-_CONSTANT_PRODUCTS = Selection(op_types=("Gemm", "MatMul"), constant_weights_only=True)
+_VENDOR = Path(__file__).with_name("presets.toml")
 
-NPU_CNN = Recipe(
-    name="npu-cnn",
-    activation=UINT8,
-    activation_symmetric=True,
-    ranges=MinMSE(symmetric=True),
-    weight_ranges=MinMSE(),
-    scales="power-of-two",
-    bias="weight",
-    rewrite=Rewrites(
-        batch_norm_to_conv=True,
-        reduce_mean_to_pool=True,
-        split_large_pools=True,
-        split_to_slice=True,
-        swish_to_mul=True,
-        conv_attributes=True,
-    ),
-    simulate=Simulation(),
-    limits=Limits(),
-    select=Selection(op_types=targets.NPU_CNN.op_types),
-    place=Placement(isolated=True, float_bias_add=False, fuse_activations=("Relu", "Clip")),
-)
 
-# Name of the preset -> number type of its weights and activations.
-_BLOCKS = "bfp16 mxint8 mxfp8e5m2 mxfp8e4m3 mxfp6e3m2 mxfp6e2m3 mxfp4e2m1 mx4 mx6 mx9"
-_FLOAT_PRESETS = {
-    "float16-pairs": "float16",
-    "bfloat16-pairs": "bfloat16",
-    **{name: name for name in _BLOCKS.split()},
-}
+def _read_presets() -> tuple[Recipe, ...]:
+    """Return the presets of AMD's tools, each of which may start from one before it."""
+    found: dict[str, Recipe] = {}
+    for name, fields in tomllib.loads(_VENDOR.read_text(encoding="utf-8")).items():
+        select = fields.get("select", {})
+        if isinstance(select.get("op_types"), str):  # those that a target has
+            select["op_types"] = list(TARGETS[select["op_types"]].op_types or ())
+        base = found.get(fields.pop("base", ""), Recipe())
+        found[name] = Recipe.from_mapping(merge(base, {"name": name, **fields}), source=name)
+    return tuple(found.values())
 
-_VENDOR_RECIPES = (
-    NPU_CNN,
-    Recipe(name="npu-transformer", activation=INT8, place=_PLACE),
-    Recipe(name="cpu-cnn", place=_PLACE),
-    NPU_CNN.replace(name="xint8", equalize=CrossLayerEqualization(), place=_SYMMETRIC),
-    _EQUALIZED.replace(name="a8w8", activation=INT8, activation_symmetric=True, place=_SYMMETRIC),
-    _CLIPPED.replace(name="s8s8-aaws", activation=INT8, ranges=Percentile(percentile=99.9999)),
-    _CLIPPED.replace(name="u8s8-aaws"),
-    _CLIPPED.replace(name="u8u8-aawa", weight=UINT8, weight_symmetric=False),
-    _CLIPPED.replace(
-        name="s16s8-asws", activation=INT16, activation_symmetric=True, place=_SYMMETRIC
-    ),
-    _CLIPPED.replace(name="u16s8-aaws", activation=UINT16, place=_SYMMETRIC, emulate=_KEPT),
-    _EQUALIZED.replace(name="int8-cnn-default"),
-    _EQUALIZED.replace(
-        name="int16-cnn-default",
-        activation=UINT16,
-        weight=INT16,
-        place=_SYMMETRIC,
-        emulate=_KEPT,
-    ),
-    *(
-        Recipe(
-            name=f"int{weight.bits}-transformer-default",
-            activation=activation,
-            weight=weight,
-            ranges=MinMax(moving_average=0.01),
-            equalize=CrossLayerEqualization(),
-            select=_CONSTANT_PRODUCTS,
-            place=place,
-            emulate=emulate,
-        )
-        for activation, weight, place, emulate in (
-            (UINT8, INT8, _ASYMMETRIC, Emulation()),
-            (UINT16, INT16, _FUSED, _KEPT),
-        )
-    ),
-    *(
-        _EQUALIZED.replace(
-            name=f"int{weight.bits}-{kind}-accurate",
-            activation=activation,
-            weight=weight,
-            ranges=Percentile(percentile=99.9999),
-            select=select,
-            fine_tune=AdaRound(),
-        )
-        for activation, weight in ((UINT8, INT8), (UINT16, INT16))
-        for kind, select in (
-            ("cnn", Selection()),
-            ("transformer", _CONSTANT_PRODUCTS),
-        )
-    ),
-    Recipe(name="uint8-dynamic-quant", mode="dynamic", weight=UINT8, dynamic_scale="tensor"),
-    Recipe(
-        name="matmul-nbits",
-        mode="weight-only",
-        select=Selection(op_types=("MatMul",)),
-        weights=WeightOnly(
-            block_size=128, symmetric=True, rounding=Nearest(clip=False), accuracy_level=1
-        ),
-    ),
-    # Float and block types: nothing is calibrated, and a bias is stored like a weight.
-    *(
-        Recipe(
-            name=name,
-            format="extended",
-            activation=QTYPES[qtype],
-            weight=QTYPES[qtype],
-            bias="weight",
-            select=Selection(op_types=targets.NPU_CNN.op_types),
-            place=_FUSED,
-        )
-        for name, qtype in _FLOAT_PRESETS.items()
-    ),
-)
-# Ranges as those tools choose them, from what is observed alone.
-PRESETS = tuple(
-    recipe.replace(emulate={"cut_saturated": False, "known_ranges": False})
-    if recipe.mode == "static"
-    else recipe
-    for recipe in _VENDOR_RECIPES
-)
+
+PRESETS = _read_presets()
 
 # What the rest of a preset's name asks for, which no recipe has.
 _NOT_YET = {
@@ -186,6 +73,9 @@ _WEIGHT_ONLY = {
     "int4-awq": WeightOnly(rounding=Nearest(), awq=AWQ()),
     "int4-hqq": WeightOnly(rounding=HQQ()),
     "int8-weights": WeightOnly(bits=8),
+    "bnb4": WeightOnly(
+        block_size=64, rounding=Nearest(clip=False), output="bnb4", accuracy_level=None
+    ),
 }
 
 RECIPES = {

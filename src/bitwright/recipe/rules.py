@@ -50,7 +50,8 @@ _WITH_EFFECT: dict[str, dict[str, frozenset[str]]] = {
     # `weights` says all about them.
     "weight-only": {
         "": frozenset(
-            "version name mode select weights fine_tune optimize opset rewrite emulate".split()
+            "version name mode select weights fine_tune float16 optimize opset rewrite "
+            "emulate".split()
         ),
         "emulate": frozenset({"assumed_type", "fine_tune"}),
     },
@@ -329,6 +330,10 @@ RULES = (
         ),
         "emulate.dedicated_dequantizers is about pairs, and here one op stands for each; leave it "
         "out.",
+    ),
+    Rule(
+        lambda r: (r.float16 == "cast") > (r.mode == "weight-only"),
+        "float16='cast' is for weights alone; take the recipe float16, or leave it out.",
     ),
     Rule(
         lambda r: r.float16 == "keep" and _is_extended(r),

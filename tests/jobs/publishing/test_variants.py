@@ -14,6 +14,8 @@ from bitwright.jobs.publishing.variants import LOADERS, VARIANTS
         ("uint8", "_uint8"),
         ("q8", "_quantized"),
         ("q4", "_q4"),
+        ("q4f16", "_q4f16"),
+        ("bnb4", "_bnb4"),
         ("q2", "_q2"),
     ],
 )

@@ -192,6 +192,8 @@ class _Planner:
         if any(0 in (weight.shape or ()) for weight in weights):
             return "its weight has no numbers"
         in_operators = self._options.output == "matmul-nbits"
+        if self._options.output == "bnb4" and node.op_type != "MatMul":
+            return "MatMulBnb4 takes the weights of MatMul"
         if node.op_type == "MoE":
             if any(_rank(value) != 3 for value in weights):
                 return "its weights are not [experts, outputs, inputs]"

@@ -13,7 +13,7 @@ from bitwright.errors import ArgumentError, did_you_mean
 from bitwright.recipe import Recipe
 from bitwright.recipe.named import read_recipe
 
-_OF_OTHERS = ("_q1", "_q1f16", "_q2f16", "_q4f16", "_bnb4")
+_OF_OTHERS = ("_q1", "_q1f16", "_q2f16")
 """Ends of names of variants that are not made here."""
 
 
