@@ -251,8 +251,8 @@ def test_torch_gives_the_same_codes():
 def test_what_cannot_be_is_refused():
     with pytest.raises(RecipeError, match="2 to 8 bits, not 9"):
         BlockFormat(bits=9)
-    with pytest.raises(RecipeError, match="or -1 for whole columns, not 24"):
-        BlockFormat(block_size=24)
+    with pytest.raises(RecipeError, match="or -1 for all, not 1"):
+        BlockFormat(block_size=1)
     with pytest.raises(RecipeError, match=r"has shape \(4,\) or \(1, 32, 32\), not \(5,\)"):
         fit_block_scales(np.zeros((4, 1)), BlockFormat(), metric=np.zeros(5))
     for bad in (np.nan, np.inf):

@@ -40,7 +40,7 @@ class BlockFormat:
 
     bits: int = 4
     block_size: int = 32
-    """A power of two from 16 to 256, or -1 for whole columns."""
+    """Of products of n bits a power of two from 16 to 256; or -1 for whole columns."""
     symmetric: bool = False
     """Whether zero is always the middle code, and no zero point is stored."""
     negative_scales: bool = True
@@ -51,11 +51,9 @@ class BlockFormat:
     def __post_init__(self) -> None:
         if isinstance(self.bits, bool) or self.bits not in range(2, 9):
             raise RecipeError(f"weights in blocks have 2 to 8 bits, not {self.bits!r}.")
-        if isinstance(self.block_size, bool) or self.block_size not in (16, 32, 64, 128, 256, -1):
-            raise RecipeError(
-                "the block size is 16, 32, 64, 128 or 256, or -1 for whole columns, not "
-                f"{self.block_size!r}."
-            )
+        size = self.block_size
+        if isinstance(size, bool) or (size != -1 and size < 2):
+            raise RecipeError(f"a block has at least 2 weights, or -1 for all, not {size!r}.")
 
     @property
     def highest(self) -> int:

@@ -232,10 +232,11 @@ class WeightOnly(Settings, frozen=True, kw_only=True):
             if bits is not None and not 2 <= bits <= 8:
                 raise RecipeError(f"weights take 2 to 8 bits, not {bits}.")
         for size in (self.block_size, *(o.block_size for o in self.overrides.values())):
-            if size is not None and size != -1 and (size < 16 or size & (size - 1)):
+            in_pairs = self.output == "qdq" and size is not None and size >= 2
+            if size not in (None, -1) and (size < 16 or size & (size - 1)) and not in_pairs:
                 raise RecipeError(
                     f"block_size of weights must be a power of two from 16 on, or -1 for whole "
-                    f"columns, not {size}."
+                    f"columns, not {size}; output='qdq' takes any from 2 on."
                 )
         self._check_nvfp4()
         if self.output == "bnb4":

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -133,7 +134,7 @@ def test_what_does_nothing_is_warned_of(asked):
             "statistics_path is not for ONNX models",
         ),
         ({"mode": INT4, "ratio": 1.5}, nncf.ValidationError, r"ratio lies in \[0, 1\]"),
-        ({"mode": INT4, "group_size": 100}, InvalidGroupSizeError, "power of two from 16 on"),
+        ({"mode": INT4, "group_size": 1}, InvalidGroupSizeError, "at least 2, or -1"),
         ({"subset_size": 0}, nncf.ValidationError, "subset_size is at least 1, not 0"),
     ],
 )
@@ -157,3 +158,32 @@ def bits_of(model, dataset, **options):
     small = nncf.compress_weights(model, mode=INT4, dataset=dataset, **options)
     products = [node for node in small.graph.node if node.op_type == "MatMulNBits"]
     return {n.name: next(a.i for a in n.attribute if a.name == "bits") for n in products}
+
+
+@pytest.mark.parametrize("size", [8, 24])
+def test_groups_without_a_kernel_are_in_pairs(size):
+    model = nncf.compress_weights(MODEL, mode=INT4, group_size=size)
+    assert ops(model)["MatMulNBits"] == 0
+    blocks = [
+        attribute.i
+        for node in model.graph.node
+        if node.op_type == "DequantizeLinear"
+        for attribute in node.attribute
+        if attribute.name == "block_size"
+    ]
+    assert blocks and set(blocks) == {size}
+    assert bitwright.compare(MODEL, model, data=make_samples(MODEL, 2)).outputs[0].sqnr > 10
+
+
+def test_products_of_several_matrices_are_in_pairs():
+    onnx_model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["": 21]>
+        net (float[4, 2, 32] x) => (float[4, 2, 8] y) { y = MatMul(x, w) }
+    """)
+    weight = np.random.default_rng(0).standard_normal((4, 32, 8)).astype(np.float32)
+    onnx_model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    model = nncf.compress_weights(onnx_model, mode=nncf.CompressWeightsMode.INT8_SYM)
+    assert [node.op_type for node in model.graph.node] == ["DequantizeLinear", "MatMul"]
+    stored = {tensor.name: tensor for tensor in model.graph.initializer}
+    codes = stored[model.graph.node[0].input[0]]
+    assert tuple(codes.dims) == (4, 32, 8) and codes.data_type == onnx.TensorProto.INT8

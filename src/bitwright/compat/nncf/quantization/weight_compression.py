@@ -23,11 +23,13 @@ from bitwright.compat.nncf.parameters import (
 from bitwright.compat.nncf.quantization.advanced_parameters import AdvancedCompressionParameters
 from bitwright.compat.nncf.quantization.translation import whole_model
 from bitwright.compat.nncf.scopes import IgnoredScope, naming_the_scope, selection_of
-from bitwright.graph import iter_values, load_model, normalize
+from bitwright.graph import constant_tensor, iter_values, load_model, normalize
 from bitwright.recipe import AWQ, GPTQ, ByLoss, ByPlace, Nearest, Recipe, WeightOnly
 from bitwright.support.notices import warn_user
 
 _BACKUP_BITS = 8
+_KERNEL_SIZES = (16, 32, 64, 128, 256, -1)
+"""Groups that products of n bits have; others are in pairs."""
 _MODES = {
     CompressWeightsMode.INT8_SYM: (8, True),
     CompressWeightsMode.INT8_ASYM: (8, False),
@@ -86,9 +88,11 @@ def _compress(given: Mapping[str, Any]) -> onnx.ModelProto:
 
     advanced = given["advanced_parameters"] or AdvancedCompressionParameters()
     scope, dataset = given["ignored_scope"], given["dataset"]
-    weights = _weights(given, advanced)
     data = None if dataset is None else list(first_inputs(dataset, given["subset_size"]))
     source = whole_model(given["model"], advanced.backend_params)
+    weights = _weights(given, advanced)
+    if _has_stacked_weights(source):
+        weights = weights.replace(output="qdq")
     recipe = Recipe(name="nncf", mode="weight-only", weights=weights, select=selection_of(scope))
     with naming_the_scope(scope):
         result = api.quantize(
@@ -109,11 +113,16 @@ def _weights(given: Mapping[str, Any], advanced: AdvancedCompressionParameters) 
     has_data = given["dataset"] is not None
     backup = None if given["all_layers"] else _BACKUP_BITS
     in_groups = bits != _BACKUP_BITS
-    damping = advanced.gptq_params.damp_percent
+    damping, size = advanced.gptq_params.damp_percent, given["group_size"] or 128
+    if size != -1 and size < 2:
+        raise InvalidGroupSizeError(
+            f"group_size is at least 2, or -1 for whole channels, not {size}."
+        )
     return WeightOnly(
         bits=bits,
         symmetric=symmetric,
-        block_size=_group(given["group_size"]) if in_groups else -1,
+        block_size=size if in_groups else -1,
+        output="matmul-nbits" if size in _KERNEL_SIZES else "qdq",
         rounding=GPTQ(damping=damping) if given["gptq"] else Nearest(),
         awq=AWQ() if given["awq"] and has_data else None,
         refine=1 if given["scale_estimation"] else 0,
@@ -202,13 +211,13 @@ def _refuse_unsupported(given: Mapping[str, Any], advanced: AdvancedCompressionP
         raise ParameterNotSupportedError("scale_estimation and gptq look at data; give a dataset.")
 
 
-def _group(size: int | None) -> int:
-    size = size or 128
-    if size != -1 and (size < 16 or size & (size - 1)):
-        raise InvalidGroupSizeError(
-            f"group_size is a power of two from 16 on, or -1 for whole channels, not {size}."
-        )
-    return size
+def _has_stacked_weights(source: Any) -> bool:
+    """Whether a product reads several matrices at once, for which there is no n-bit kernel."""
+    model = load_model(source)
+    normalize(model)
+    products = (node for node in model.graph.all_nodes() if node.op_type == "MatMul")
+    constants = (constant_tensor(node.inputs[1]) for node in products)
+    return any(each is not None and len(each.shape) > 2 for each in constants)
 
 
 def _mixed(bits: int, ratio: float | None, has_data: bool) -> ByLoss | ByPlace | None:
