@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 from support.language_models import make_block, make_samples
-from support.models import as_proto, make_mlp, run
+from support.models import as_proto, build, info, node, run, weight
 
 import bitwright
 from bitwright.errors import RecipeError
@@ -44,9 +44,10 @@ def test_bnb4_stores_products_and_says_what_it_leaves():
     made = bitwright.quantize(model, recipe="bnb4", data=samples)
     assert ops(made.model)["MatMulBnb4"] > 0 and not ops(made.model)["MatMulNBits"]
     assert made.size < made.float_size / 3 and made.outputs[0].agreement > 0.5
-    mlp = make_mlp()
-    skipped = bitwright.quantize(mlp, recipe="bnb4").skipped
-    assert ops(mlp)["Gemm"] == skipped["Gemm", "MatMulBnb4 takes the weights of MatMul"] > 0
+    nodes = [node("MatMul", ["x", "w"], ["a"]), node("Gemm", ["a", "w"], ["y"], "second")]
+    both = build(nodes, {"x": [4, 64]}, [info("y", [4, 64])], {"w": weight(64, 64)})
+    plan = bitwright.quantize(both, recipe="bnb4").plan
+    assert plan.nodes["second"].reason == "MatMulBnb4 takes the weights of MatMul"
 
 
 def test_contradictions_are_refused():
