@@ -2,6 +2,7 @@
 
 import onnx
 import pytest
+from support.language_models import make_decoder
 from support.models import make_cnn, make_samples
 
 import bitwright
@@ -166,3 +167,13 @@ def test_the_clock_runs():
 
 def test_models_for_an_npu_are_not_for_the_cpu():
     assert is_for_cpu(named_recipe("int8")) and not is_for_cpu(named_recipe("npu-cnn"))
+
+
+def test_a_language_model_is_timed_on_one_token_and_on_a_prompt(timed):
+    model = make_decoder(width=32)
+    result = bitwright.quantize(model, recipe="int4-rtn", timing=True)
+    assert [sample["input_ids"].shape for *_, sample in timed] == [(1, 1), (1, 128)]
+    assert result.clock.prompt is SLOWER
+    sentence = "slower for one token and 2.0 × slower for a prompt of 128, beside the prepared"
+    assert sentence in result.verdict.sentence
+    assert "2.00 (1.92 to 2.08) for a prompt of 128, one thread" in result.summary()

@@ -41,6 +41,9 @@ _TURN_SECONDS = 2e-3
 _LONG_RUN = 0.1
 """Seconds from which a run is so long that what another model left in the caches is not felt."""
 _CONFIDENCE = 0.95
+_AS_FAST = "as fast as"
+PROMPT = 128
+"""Tokens of the prompt that language models are timed on, beside one token."""
 
 _T = TypeVar("_T")
 
@@ -68,6 +71,8 @@ class Clock:
     threads: int | None = 1
     """None: all cores. One thread is timed by what its core works, all cores by the seconds that
     pass."""
+    prompt: Clock | None = None
+    """Of a language model, whose other figures are those of one token: the same for a prompt."""
 
     @property
     def is_slower(self) -> bool:
@@ -88,6 +93,10 @@ class Clock:
 
     def describe(self, yardstick: str = "the prepared float model") -> str:
         """Return the time in a line."""
+        if self.prompt is not None:
+            times = f"{self.figure()} {self.interval()} for one token, {self.prompt.figure()} "
+            times += f"{self.prompt.interval()} for a prompt of {PROMPT}"
+            return f"of {yardstick}'s {times}, {self.where}"
         return f"{self.figure()} of {yardstick}'s {self.interval()}, {self.where}"
 
     def figure(self) -> str:
@@ -109,16 +118,35 @@ class Clock:
         >>> read_clock([(1.0, 2.0)] * 5).in_words(), read_clock([(1.0, 1.0)] * 5).in_words()
         ('2.0 × slower than the prepared float model', 'as fast as the prepared float model')
         """
+        if self.prompt is not None:
+            prompt = f"{self.prompt._speed()} for a prompt of {PROMPT}"
+            return f"{self._speed()} for one token and {prompt}, beside the prepared float model"
+        words = self._speed()
+        than = "than " if words != _AS_FAST else ""
+        return f"{words} {than}the prepared float model"
+
+    def _speed(self) -> str:
         if not (self.is_slower or self.is_faster):
-            return "as fast as the prepared float model"
+            return _AS_FAST
         times = self.ratio if self.is_slower else 1 / self.ratio
         digits = 1 if times >= 1.1 else 2
-        word = "slower" if self.is_slower else "faster"
-        return f"{times:.{digits}f} × {word} than the prepared float model"
+        return f"{times:.{digits}f} × {'slower' if self.is_slower else 'faster'}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain data."""
-        return asdict(self)
+        found = asdict(self)
+        return found if self.prompt is not None else {k: found[k] for k in found if k != "prompt"}
+
+    @classmethod
+    def of_dict(cls, figures: Mapping[str, Any]) -> Clock:
+        """Return the clock of plain data.
+
+        >>> clock = read_clock([(2.0, 1.0)] * 5)
+        >>> Clock.of_dict(clock.to_dict()) == clock
+        True
+        """
+        prompt = figures.get("prompt")
+        return cls(**{**figures, "prompt": prompt and cls.of_dict(prompt)})
 
 
 _ADVICE = {

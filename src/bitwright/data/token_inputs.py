@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -188,6 +189,15 @@ _MAKERS: tuple[tuple[str, Maker], ...] = (
     (r"total_seq(uence)?_len(gth)?$", _make_number(lambda window: window.total)),
     (r"past_key|past_value|past\.|past_\d|past_(conv|ssm|recurrent)|cache", _make_cache),
 )
+
+
+def folder_of_configuration(source: Any) -> Path | None:
+    """Return the folder with the model's configuration, where the model is a file beside it."""
+    if not isinstance(source, str | os.PathLike):
+        return None
+    folders = [*Path(source).absolute().parents][:2]  # optimum's models lie in a folder "onnx"
+    found = (f for f in folders if any((f / name).is_file() for name in CONFIGURATIONS))
+    return next(found, None)
 
 
 def find_maker(name: str) -> Maker | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
-from bitwright.assess.clock import Clock, middle_sized, time_models
+from bitwright.assess.clock import PROMPT, Clock, middle_sized, time_models
 from bitwright.assess.verdict import stays_float
-from bitwright.data import RandomData
+from bitwright.data import RandomData, Sample, TextData
+from bitwright.data.token_inputs import fixed_length, folder_of_configuration, is_tokens
 from bitwright.errors import DataError, ModelError
 from bitwright.graph import clone_model
 from bitwright.jobs.opening import Prepared, open_model
@@ -37,13 +40,32 @@ def time_result(prepared: Prepared, result: Result) -> Clock | None:
     if stays_float(result.plan):
         return None
     try:
-        drawn = list(result.evaluation) or list(RandomData(count=1).samples(prepared.inputs))
         models = [yardstick_of(prepared), result.model]
-        sample = middle_sized(drawn)
-        found = time_models(models, [sample, sample], providers=prepared.providers)
+        samples = _token_samples(prepared, result)
+        if not samples:
+            drawn = list(result.evaluation) or list(RandomData(count=1).samples(prepared.inputs))
+            samples = [middle_sized(drawn)]
+        found = [time_models(models, [s, s], providers=prepared.providers) for s in samples]
     except (DataError, ModelError):
         return None  # the result was checked before: its notes say what it does not run on
-    return None if found is None else found[0]
+    first, prompt = ([None if clocks is None else clocks[0] for clocks in found] + [None])[:2]
+    return first if first is None or prompt is None else replace(first, prompt=prompt)
+
+
+def _token_samples(prepared: Prepared, result: Result) -> list[Sample]:
+    """Return one token, and a prompt, of a language model of which the weights are quantized.
+
+    Their times differ: the n-bit products of few rows are faster than float's, of many often not.
+    """
+    specs = prepared.inputs
+    text = TextData(text="", config=folder_of_configuration(prepared.source))
+    reads = any(map(is_tokens, specs)) and not (text.unfilled(specs) or fixed_length(specs))
+    if result.plan.recipe.mode != "weight-only" or not reads:
+        return []
+    seen = (s[spec.name] for s in result.evaluation for spec in specs if is_tokens(spec))
+    tokens = next(seen, np.zeros((1, 1), np.int64))[:1]
+    rows = [np.resize(tokens, (1, count)) for count in (1, PROMPT)]
+    return [next(iter(text.samples_of(row, specs, "tokens"))) for row in rows]
 
 
 def is_for_cpu(recipe: Recipe) -> bool:

@@ -71,7 +71,7 @@ def list_figures(data: Mapping[str, Any]) -> Iterator[Figure]:
     sizes = f"{show_bytes(before)} → {show_bytes(after)}"
     yield Figure("Size", *_ratio(before, after, "smaller", "larger"), sizes)
     if clock is not None:
-        shown = Clock(**clock)
+        shown = Clock.of_dict(clock)
         times = f"{shown.float_ms:.3g} → {shown.quantized_ms:.3g} ms"
         note = f"{shown.interval()}, {shown.where}: {times}"
         yield Figure("Time", shown.figure(), "of prepared float's", note)

@@ -278,7 +278,9 @@ class MixMaker:
                 cost = self.price(self.model(mix))
                 self.journal[key] = cost.value if cost.clock is None else cost.clock.to_dict()
             else:
-                cost = Cost.of_time(Clock(**known)) if isinstance(known, dict) else Cost(known)
+                cost = (
+                    Cost.of_time(Clock.of_dict(known)) if isinstance(known, dict) else Cost(known)
+                )
             self._priced.append(mix)
             self._costs[mix.name] = cost
         return self._costs[mix.name]

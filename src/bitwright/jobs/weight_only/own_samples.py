@@ -9,14 +9,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.data import InputSpec, Samples, TextData, fill_token_inputs, is_cache
-from bitwright.data.token_inputs import CONFIGURATIONS, Heads, continued_by, is_tokens
+from bitwright.data.token_inputs import (
+    Heads,
+    continued_by,
+    folder_of_configuration,
+    is_tokens,
+)
 from bitwright.errors import ModelError
 from bitwright.jobs.opening import Prepared, input_specs
 from bitwright.run import run_session
@@ -42,7 +47,7 @@ def write_samples(prepared: Prepared, count: int, progress: Progress) -> Samples
     if outputs is None:
         return None
     specs, source = prepared.inputs, prepared.source
-    text = TextData(text="", config=_configured(source))
+    text = TextData(text="", config=folder_of_configuration(source))
     length = text.window(specs)
     writer = _Writer(prepared, outputs, text.heads(), np.random.default_rng(0))
     rows = np.zeros((0, length), np.int64)
@@ -129,12 +134,3 @@ def _batch_of(specs: tuple[InputSpec, ...]) -> int | None:
     """Return how many windows a model reads at once, where its inputs fix it."""
     sizes = (spec.shape[0] for spec in specs if is_tokens(spec) and spec.shape)
     return next((size for size in sizes if isinstance(size, int)), None)
-
-
-def _configured(source: Any) -> Path | None:
-    """Return the folder with the model's configuration, where the model is a file beside it."""
-    if not isinstance(source, str | os.PathLike):
-        return None
-    folders = [*Path(source).absolute().parents][:2]  # optimum's models lie in a folder "onnx"
-    found = (f for f in folders if any((f / name).is_file() for name in CONFIGURATIONS))
-    return next(found, None)
