@@ -4,6 +4,7 @@ from ._version import __version__ as __version__
 from .api import apply_plan as apply_plan
 from .api import bench as bench
 from .api import bench_generation as bench_generation
+from .api import check as check
 from .api import compare as compare
 from .api import find_sensitivity as find_sensitivity
 from .api import import_qat as import_qat
@@ -47,6 +48,7 @@ from .errors import PlanError as PlanError
 from .errors import RecipeError as RecipeError
 from .errors import TargetError as TargetError
 from .jobs.folder import FolderResult as FolderResult
+from .jobs.gate import GateResult as GateResult
 from .jobs.report import Report as Report
 from .jobs.report import save_report as save_report
 from .jobs.report import write_report as write_report

@@ -17,4 +17,5 @@ from .quantization import read_encodings as read_encodings
 from .quantization import retarget as retarget
 from .quantization import write_encodings as write_encodings
 from .recipes import load_recipe as load_recipe
+from .tuning import check as check
 from .tuning import tune as tune

@@ -1,4 +1,4 @@
-"""The verb that tunes: the smallest or fastest model that keeps the user's metric."""
+"""The verbs that go by a metric of the user's: tune a model to it, or pass or fail one by it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from bitwright.recipe.host import settle_for_host
 from bitwright.support.arguments import check_arguments
 
 if TYPE_CHECKING:
+    from bitwright.jobs.gate import GateResult
     from bitwright.jobs.improve.effort import Effort
     from bitwright.jobs.tuning.result import TuneResult
 
@@ -146,3 +147,88 @@ def tune(
     )
     with request.calibration.engine.connect():
         return tune_model(request)
+
+
+@check_arguments
+def check(
+    float_model: ModelSource,
+    quantized_model: ModelSource,
+    *,
+    data: Any = None,
+    eval_data: Any = None,
+    labels: Any = None,
+    evaluate: Callable[..., Any] | str | None = None,
+    evaluate_on: str = "sample",
+    lower_is_better: bool = False,
+    max_drop: float | str = "1%",
+    relative: bool = False,
+    max_time: float | str = 1.0,
+    max_size: int | str = "100%",
+    target: str | None = None,
+    limit: int | None = None,
+    eval_limit: int | None = None,
+    transform: Transform = None,
+    memory_budget: int = MEMORY_BUDGET,
+    engine: Engine | str | None = None,
+    providers: Sequence[str] | None = None,
+    log: Callable[[str], None] | None = None,
+) -> GateResult:
+    """Pass or fail a quantized model, whoever made it, by limits on accuracy, time and size.
+
+    Args:
+        float_model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
+        quantized_model: the same.
+        data: samples, where `eval_data` is not given: their answers are held against float's.
+        eval_data: what the metric is evaluated on, as for `tune`; all of it is.
+        labels: one label for each of these samples: a list, an array or a file.
+        evaluate: the metric, as for `tune`; None: top1 where there are labels, else agreement with
+            the float model.
+        evaluate_on: what a function of yours scores, as for `tune`.
+        lower_is_better: for a function that measures an error.
+        max_drop: how far the metric may fall: 0.01, "1%" of one between 0 and 1, or "any".
+        relative: take it as a share of the float model's score.
+        max_time: times what the prepared float model takes on one thread, or "any"; what lies
+            within the spread of the measurement passes.
+        max_size: "30%" of the float model's bytes, a number of them, "20MB" or "any".
+        target: also hold the model against the rules of this target.
+        limit: use at most this many samples of `data`.
+        eval_limit: use at most this many samples of `eval_data`.
+        transform: how images become arrays, or a function that is given each item of the data.
+        memory_budget: bytes of samples that may be in memory at once.
+        engine: where samples are run, as for `tune`; times are measured here.
+        providers: execution providers of ONNX Runtime.
+        log: hears before the work what cannot be told with so few samples.
+
+    >>> import bitwright
+    >>> demo = bitwright.load_demo()
+    >>> made = bitwright.quantize(demo.model_path, data=demo.calibration[:32], purpose="size")
+    >>> found = bitwright.check(demo.model_path, made.model, max_size="40%", max_time="any",
+    ...     eval_data={"image": demo.images[:100], "label": demo.labels[:100]}, max_drop="3%")
+    >>> found.passed, [criterion.name for criterion in found.criteria]
+    (True, ['Accuracy', 'Size'])
+    """
+    from bitwright.data.labelled import open_labelled
+    from bitwright.jobs.gate import GateLimits, GateRequest, check_model
+    from bitwright.jobs.improve.metrics import SCOPES, open_metric
+    from bitwright.jobs.tuning.goal import check_word
+
+    check_word("evaluate_on", evaluate_on, SCOPES)
+    source, most = (data, limit) if eval_data is None else (eval_data, eval_limit)
+    reading = {"labels": labels, "limit": most, "transform": transform}
+    scored: dict[str, Any] = {"scope": evaluate_on, "lower_is_better": lower_is_better}
+    request = GateRequest(
+        float_model=float_model,
+        quantized_model=quantized_model,
+        limits=GateLimits.asked(max_drop, relative, max_time, max_size),
+        samples=None
+        if source is None
+        else lambda specs: open_labelled(source, specs, memory_budget=memory_budget, **reading),
+        metric=lambda labelled: open_metric(evaluate, labelled=labelled, **scored),
+        has_labels=labels is not None,
+        target=target,
+        providers=providers,
+        engine=open_engine(engine),
+        **({} if log is None else {"report": log}),
+    )
+    with request.engine.connect():
+        return check_model(request)

@@ -19,6 +19,7 @@ import typer
 from bitwright._version import __version__
 from bitwright.cli.apply import apply_command
 from bitwright.cli.bench import bench_command
+from bitwright.cli.check import check_command
 from bitwright.cli.common import CommonOptions
 from bitwright.cli.compare import compare_command
 from bitwright.cli.demo import demo_command
@@ -52,6 +53,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "quantize": quantize_command,
     "tune": tune_command,
     "publish": publish_command,
+    "check": check_command,
     "plan": plan_command,
     "apply": apply_command,
     "compare": compare_command,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bitwright.cli.groups import completing, described, option, switch
+from bitwright.cli.groups import arguments_of, completing, described, option, switch
 from bitwright.errors import ArgumentError
 from bitwright.support.wording import read_bytes
 
@@ -298,3 +298,51 @@ def _exclude(option: str, others: Mapping[str, object]) -> None:
     for name, given in others.items():
         if given is not None:
             raise typer.BadParameter(f"{option} and {name} exclude each other; give one")
+
+
+Scope = StrEnum("Scope", ["sample", "set"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoringOptions:
+    """A metric of the user's, what it is measured on, and how far it may fall."""
+
+    eval_data: Path | None = option(
+        "PATH",
+        "Samples to evaluate the metric on, with labels: .npz files with a 'label' beside "
+        "the inputs, or images in one folder for each class. Without it, --data evaluates, or a "
+        "part of it.",
+        "--eval",
+    )
+    labels: Path | None = option(
+        "FILE", "One label for each of these samples, in their order: .npy, .json, .txt or .csv."
+    )
+    eval_limit: int | None = option("N", "Use at most N samples of --eval.")
+    evaluate: str | None = option(
+        "NAME",
+        "top1, top5, agreement, cosine, closeness, likelihood, or score.py:function, a function "
+        "score(outputs, sample) of yours. By default top1 with labels, else agreement with float.",
+        "--metric",
+    )
+    evaluate_on: Scope = option(
+        None,
+        "What your function scores: a sample, or all of the set at once.",
+        "--metric-of",
+        default=Scope.sample,
+    )
+    lower_is_better: bool = switch("Your function measures an error.")
+    max_drop: str = option(
+        "DROP",
+        "How far the metric may fall: 0.5%, or in its own units 0.005.",
+        "--drop",
+        default="1%",
+    )
+    relative: bool = switch("--drop is a share of the float model's score.")
+
+    def files(self) -> list[Path | None]:
+        """Return the files that are read, which no output may overwrite."""
+        return [self.eval_data, self.labels]
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of a verb that the options stand for."""
+        return arguments_of(self)

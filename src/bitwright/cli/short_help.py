@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 EVERY_OPTION = "--help-all"
-FIRST_COMMANDS = ("quantize", "tune", "publish", "report", "inspect", "recipes", "demo")
+FIRST_COMMANDS = ("quantize", "tune", "check", "publish", "report", "inspect", "recipes", "demo")
 
 
 class Overview(TyperGroup):

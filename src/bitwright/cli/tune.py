@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,10 +22,8 @@ if TYPE_CHECKING:
     from bitwright.jobs.tuning.result import TuneResult
 
 MISSED = 3
-"""The exit code where no model within the allowed drop was found; the closest one is written."""
-
-
-_Scope = StrEnum("_Scope", ["sample", "set"])
+"""The exit code where no model within the allowed drop was found, and the closest one is written;
+or where a check fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,37 +34,7 @@ class TuneOptions:
         "OUT", "Where to write the best model so far.", "--output", "-o", default=REQUIRED
     )
     samples: opt.DataOptions
-    eval_data: Path | None = option(
-        "PATH",
-        "Samples to evaluate the metric on, with labels: .npz files with a 'label' beside "
-        "the inputs, or images in one folder for each class. A fifth of them is only for the "
-        "final figure. Without it, a part of --data evaluates.",
-        "--eval",
-    )
-    labels: Path | None = option(
-        "FILE", "One label for each of these samples, in their order: .npy, .json, .txt or .csv."
-    )
-    eval_limit: int | None = option("N", "Use at most N samples of --eval.")
-    evaluate: str | None = option(
-        "NAME",
-        "top1, top5, agreement, cosine, closeness, likelihood, or score.py:function, a function "
-        "score(outputs, sample) of yours. By default top1 with labels, else agreement with float.",
-        "--metric",
-    )
-    evaluate_on: _Scope = option(
-        None,
-        "What your function scores: a sample, or all of the set at once.",
-        "--metric-of",
-        default=_Scope.sample,
-    )
-    lower_is_better: bool = switch("Your function measures an error.")
-    max_drop: str = option(
-        "DROP",
-        "How far the metric may fall: 0.5%, or in its own units 0.005.",
-        "--drop",
-        default="1%",
-    )
-    relative: bool = switch("--drop is a share of the float model's score.")
+    scoring: opt.ScoringOptions
     purpose: opt.Purpose = option(
         None,
         "What is saved: time, as measured here (balanced: with integers also where they only cost "
@@ -104,7 +71,7 @@ class TuneOptions:
             from bitwright.data import paths_of
             from bitwright.graph import check_destination
 
-            files = [*paths_of(self.samples.source()), self.eval_data, self.labels, self.output]
+            files = [*paths_of(self.samples.source()), *self.scoring.files(), self.output]
             check_destination(self.report, source=model, others=files)
 
     def arguments(self, model: Path) -> dict[str, Any]:
