@@ -177,10 +177,12 @@ def _run_beside_float(
     run: Run = partial(run_session, written.session)
     rounding = graph.clone_model(written.model)
     halved = "cast" in (recipe.mode, recipe.float16)
+    ran = written.model
     if halved and simulate_float16(rounding).changed:
-        run = partial(run_session, open_session(rounding, providers=prepared.providers))
+        ran = rounding
+        run = partial(run_session, open_session(ran, providers=prepared.providers))
     if recipe.mode == "cast" and not recipe.float_io:
-        run = _with_half_inputs(run, written.model)
+        run = _with_half_inputs(run, ran)
     elif not evaluation.samples:
         _try_out(prepared, run)
     return compare_outputs(
