@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import sys
@@ -50,10 +51,24 @@ def _first_installed(peers: Sequence[str], path: str) -> ModuleType | None:
     return None
 
 
-def hand_on_names(module: str) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module whose other names are those of an installed one."""
+def hand_on_names(
+    module: str,
+    listed: Callable[[str], Any] | None = None,
+    elsewhere: Mapping[str, str] | None = None,
+) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module whose other names are those of an installed one.
+
+    Before it stand the names that are `listed`, and those that few scripts take from here, with
+    the module below `bitwright.compat` that has them.
+    """
+    parent = __name__.rpartition(".")[0]
 
     def get_name(name: str) -> Any:
+        if elsewhere and name in elsewhere:
+            return getattr(importlib.import_module(f"{parent}.{elsewhere[name]}"), name)
+        with contextlib.suppress(AttributeError):
+            if listed is not None:
+                return listed(name)
         theirs = None if name.startswith("__") else _first_installed((module,), "")
         if not hasattr(theirs, name):
             raise AttributeError(f"neither Bitwright nor an installed {module} has {name!r}")

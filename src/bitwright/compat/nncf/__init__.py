@@ -3,9 +3,6 @@
 Modules have the paths that they have there, below this package.
 """
 
-import importlib
-from typing import Any
-
 import lazy_loader
 
 from bitwright.compat.paths import add_paths, hand_on_names
@@ -14,23 +11,15 @@ __version__ = "3.4.0"
 """The release whose names these are."""
 
 _listed, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-_installed = hand_on_names("nncf")
-_ELSEWHERE = {
-    "AdvancedAccuracyRestorerParameters": "quantization.advanced_parameters",
-    "InvalidGroupSizeError": "errors",
-    **dict.fromkeys(("disable_logging", "nncf_logger", "set_log_level"), "logger"),
-}
-"""Names that few scripts take from here, and where they are."""
-
-
-def __getattr__(name: str) -> Any:
-    if name in _ELSEWHERE:
-        return getattr(importlib.import_module(f"{__name__}.{_ELSEWHERE[name]}"), name)
-    try:
-        return _listed(name)
-    except AttributeError:
-        return _installed(name)
-
+__getattr__ = hand_on_names(
+    "nncf",
+    _listed,
+    {
+        "AdvancedAccuracyRestorerParameters": "nncf.quantization.advanced_parameters",
+        "InvalidGroupSizeError": "nncf.errors",
+        **dict.fromkeys(("disable_logging", "nncf_logger", "set_log_level"), "nncf.logger"),
+    },
+)
 
 add_paths(
     __name__,

@@ -86,6 +86,10 @@ class MinMaxCalibrater(CalibraterBase):
         super().clear_collected_data()
         self._averages.clear()
 
+    def compute_range(self) -> dict[str, Any]:
+        """Return (lowest, highest) of each tensor, as releases up to 1.15 called it."""
+        return {name: data.range_value for name, data in self.compute_data().items()}
+
     def compute_data(self) -> Any:
         """Return the range of each tensor, an array of one element, or of one for each channel."""
         self._need_data()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 
 from bitwright.api import quantize
@@ -101,16 +102,27 @@ class VitisONNXQuantizer(TensorQuantizer):
         self.use_unsigned_relu = self.recipe.emulate.unsigned_relu
         self.quantized_tensor_type = tensor_types
         # Its types are the runtime's: those of the vendor have members of their own above.
-        self._inherited = peer("base_quantizer").BaseQuantizer(
-            model,
+        runtime = peer("onnx_quantizer")
+        self._inherited = runtime.ONNXQuantizer(
+            self.model,
             given["per_channel"],
             given["reduce_range"],
+            peer("quant_utils").QuantizationMode.QLinearOps,
+            True,
             QuantType.QInt8,
             QuantType.QUInt8,
             None,  # its ranges are answered above
-            **{name: given[name] for name in _SELECTION},
-            extra_options={k: v for k, v in options.items() if k != "TensorQuantOverrides"},
+            *(given[name] for name in _SELECTION),
+            {k: v for k, v in options.items() if k != "TensorQuantOverrides"},
         )
+        self._inherited.quantization_params = {
+            name: runtime.QuantizationParams(
+                scale=np.asarray(known.scale),
+                zero_point=np.asarray(known.zero_point),
+                quant_type=known.quant_type.onnx_type,
+            )
+            for name, known in (self.quantization_params or {}).items()
+        }
 
     def __getattr__(self, name: str) -> Any:
         """Return what the runtime's base class has: attributes, and questions about the model."""

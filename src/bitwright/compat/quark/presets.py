@@ -38,6 +38,8 @@ __all__ = [
     "A16W8_QCONFIG",
     "BF16_QCONFIG",
     "BFP16_QCONFIG",
+    "DEFAULT_ADAQUANT_PARAMS",
+    "DEFAULT_ADAROUND_PARAMS",
     "DefaultConfigMapping",
     "XINT8_ADAQUANT_QCONFIG",
     "XINT8_ADAROUND_QCONFIG",
@@ -51,6 +53,24 @@ __all__ = [
 
 adaround_algo = AdaRoundConfig(learning_rate=0.1, num_iterations=1000)
 adaquant_algo = AdaQuantConfig(learning_rate=0.00001, num_iterations=3000)
+
+
+# Of the options `FastFinetune`; scripts copy them and change a value.
+DEFAULT_ADAROUND_PARAMS: dict[str, object] = {
+    "DataSize": 1000,
+    "FixedSeed": 1705472343,
+    "BatchSize": 2,
+    "NumIterations": 1000,
+    "LearningRate": 0.1,
+    "OptimAlgorithm": "adaround",
+    "OptimDevice": "cpu",
+    "InferDevice": "cpu",
+    "EarlyStop": True,
+}
+DEFAULT_ADAQUANT_PARAMS = DEFAULT_ADAROUND_PARAMS | {
+    "LearningRate": 0.00001,
+    "OptimAlgorithm": "adaquant",
+}
 
 
 def _preset(reads: Spec, weight: Spec, *steps: AlgoConfig) -> QConfig:

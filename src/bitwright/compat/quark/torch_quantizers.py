@@ -106,8 +106,10 @@ class INTQuantizer(torch.nn.Module):
         q_folded: bool = False,
     ) -> None:
         super().__init__()
-        self.scale = scale
-        self.zero_point = zero_point
+        self.scale: torch.Tensor  # both move with the module, and are in its state
+        self.zero_point: torch.Tensor
+        self.register_buffer("scale", torch.as_tensor(scale))
+        self.register_buffer("zero_point", torch.as_tensor(zero_point))
         self.min_q = min_q
         self.max_q = max_q
         self.ch_axis = ch_axis

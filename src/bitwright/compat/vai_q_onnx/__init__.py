@@ -7,4 +7,26 @@
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+from bitwright.compat.paths import add_paths, hand_on_names
+
+_listed, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_QUANTIZERS = ("ONNXQuantizer", "VitisONNXQuantizer")
+_SHARED = ("quark.shared_types", "quark.library", "quark.presets", "quark.runtime_names")
+__getattr__ = hand_on_names(
+    "vai_q_onnx",
+    _listed,
+    {"get_library_path": "quark.library", **dict.fromkeys(_QUANTIZERS, "quark.onnx_quantizer")},
+)
+# Its tools live on in Quark, by the same names.
+add_paths(
+    __name__,
+    {
+        "calibrate": ("quark.data_readers", *_SHARED),
+        "onnx_quantizer": ("quark.onnx_quantizer",),
+        "operators": (),
+        "operators.custom_ops": ("quark.library",),
+        "quant_utils": _SHARED,
+        "quantize": ("vai_q_onnx.static", "vai_q_onnx.runtime_functions"),
+    },
+    *("vai_q_onnx", "quark.onnx"),
+)
