@@ -21,6 +21,7 @@ from bitwright.assess import (
 )
 from bitwright.assess import bench_generation as time_generation
 from bitwright.data import Transform
+from bitwright.errors import TargetError
 from bitwright.graph import ModelSource
 from bitwright.jobs.comparison import Measuring, compare_pair
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
@@ -31,6 +32,7 @@ from bitwright.support.arguments import check_arguments
 from bitwright.support.progress import Progress
 from bitwright.targets import TARGETS
 from bitwright.verification import Verification, verify_model
+from bitwright.verification.golden import check_golden
 
 
 @check_arguments
@@ -242,7 +244,13 @@ def _as_list(models: ModelSource | Sequence[ModelSource]) -> Sequence[ModelSourc
 
 
 @check_arguments
-def verify(model: ModelSource, target: str = "cpu", *, cpu: str | None = None) -> Verification:
+def verify(
+    model: ModelSource,
+    target: str = "cpu",
+    *,
+    cpu: str | None = None,
+    providers: Sequence[str] | None = None,
+) -> Verification:
     """Check a quantized model, whoever made it, against what its target can run.
 
     Errors break the model, or make it leave its accelerator; warnings cost speed, or depend on the
@@ -252,16 +260,23 @@ def verify(model: ModelSource, target: str = "cpu", *, cpu: str | None = None) -
     Args:
         model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is never changed.
         target: a name of `bitwright.TARGETS`, with a variant as in `"qualcomm-htp:v68"`, or a
-            file of your own, whose name ends with .toml.
+            file of your own, whose name ends with .toml; `"here"` asks the model again for the
+            golden answers that `publish` stored in it, on this machine.
         cpu: the kind of CPU for the target cpu, `"avx2"` (x86 without VNNI), `"vnni"` or `"arm"`;
             None means that of this machine.
+        providers: for `"here"`: execution providers of ONNX Runtime.
 
     >>> import bitwright
     >>> found = bitwright.verify(bitwright.load_demo().model_path)
     >>> [str(finding) for finding in found.findings]
     ['model: quantized: nothing in it is quantized; quantize it first']
     """
-    return verify_model(graph.load_model(model, sort=False), target, cpu)
+    loaded = graph.load_model(model, sort=False)
+    if target == "here" and cpu is None:
+        return check_golden(loaded, providers)
+    if providers is not None:
+        raise TargetError("providers run the golden answers (target 'here'); leave them out.")
+    return verify_model(loaded, target, cpu)
 
 
 @check_arguments

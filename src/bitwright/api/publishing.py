@@ -27,6 +27,8 @@ def publish(
     limit: int | None = None,
     transform: Transform = None,
     reports: bool = True,
+    golden: int = 0,
+    golden_from_data: bool = False,
     progress: Progress = True,
 ) -> Published:
     """Write a model in every form that a loader asks for, each tried before it gets its name.
@@ -44,6 +46,9 @@ def publish(
         limit: use at most this many samples, 64 if not given.
         transform: how images become arrays, or a function that is given each item of the data.
         reports: also write an HTML page about each variant.
+        golden: store the answers to so many random samples in each file, in at most 1 MB;
+            `verify(file, "here")` asks for them again, on any machine.
+        golden_from_data: take the samples from the data: whoever has the file has them, too.
         progress: show a bar on a terminal, or call this with (variants done, variants in all).
 
     >>> import bitwright, tempfile

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from bitwright.cli import options as opt
-from bitwright.cli.groups import REQUIRED, arguments_of, option
+from bitwright.cli.groups import REQUIRED, arguments_of, option, switch
 from bitwright.cli.screen import Facts, Screen, Table, show_bytes
 
 _Loader = StrEnum("_Loader", ["transformers.js", "onnxruntime", "genai", "edge"])
@@ -37,6 +37,10 @@ class PublishOptions:
     variants: str | None = option("A,B", "Only these, such as q8,q4; else all that make sense.")
     max_size: str | None = option("SIZE", "Write no variant that is larger: 200MB.", "--limit")
     samples: _PublishSamples
+    golden: int = option(
+        "N", "Store the answers to N random samples in each file, for verify --here.", default=0
+    )
+    golden_from_data: bool = switch("Store samples of the data; who has a file has them, too.")
     reports: bool = option(
         None, "Write an HTML page about each variant.", "--reports/--no-reports", default=True
     )

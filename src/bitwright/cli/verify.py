@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bitwright.cli import options as opt
 from bitwright.cli.groups import option, switch
 from bitwright.cli.screen import Facts, Part, Screen, Table
 from bitwright.support.wording import counted
@@ -39,6 +40,8 @@ class VerifyOptions:
         "KIND",
         "For the target cpu: avx2 (x86 without VNNI), vnni or arm; this machine's if not given.",
     )
+    here: bool = switch("Run the golden answers in the file on this machine: same, or different?")
+    provider: opt.Provider = None
     strict: bool = switch("Warnings fail too.")
     allow: list[_Consequence] | None = option(
         None, "Do not fail for what has this consequence; repeatable."
@@ -76,7 +79,8 @@ def _verify_one(model: Path, options: VerifyOptions, screen: Screen) -> bool:
     """Show what the rules of one target say, and return whether they let the model pass."""
     from bitwright.api import verify
 
-    found = verify(model, options.target, cpu=options.cpu)
+    target = "here" if options.here else options.target
+    found = verify(model, target, cpu=options.cpu, providers=options.provider or None)
     if options.form is _Format.junit and not screen.as_json:
         typer.echo(found.to_junit(**options.failing))
     else:
@@ -133,8 +137,12 @@ def _overview(model: Path, found: Mapping[str, Verification], passing: Mapping[s
 
 def _parts(model: Path, found: Verification, verbose: bool) -> list[Part]:
     stays = [] if found.residence is None else [f"{found.residence.describe()}."]
+    if found.rules == ("golden",):
+        state = "different" if found.errors else "within rounding" if found.findings else "same"
+        stays = [f"{model}: {state} on {found.target}."]
     if not found.findings:
-        return [f"{model}: {len(found.rules)} rules for {found.target} hold.", *stays]
+        held = [] if found.rules == ("golden",) else [f"{len(found.rules)} rules"]
+        return [*(f"{model}: {rules} for {found.target} hold." for rules in held), *stays]
     parts: list[Part] = []
     for noun, findings in (("error", found.errors), ("warning", found.warnings)):
         if findings:

@@ -11,6 +11,7 @@ from support.folders import make_folder, make_text
 from support.models import make_cnn, make_samples
 from support.published import make_encoder_folder
 
+import bitwright
 from bitwright.api import publish
 from bitwright.errors import ArgumentError, ModelError, OutputError
 from bitwright.jobs.publishing import job as publishing
@@ -147,3 +148,13 @@ def test_a_model_that_is_a_variant_already_is_no_part(folder, tmp_path):
     onnx.save(make_cnn(), folder / "model_q4.onnx")
     made = publish(folder, tmp_path / "out", variants=["fp32"], reports=False)
     assert {one.part for one in made.certificates} == {"model.onnx"}
+
+
+def test_files_keep_answers_to_random_samples_that_are_asked_for_again(folder, tmp_path):
+    made = publish(folder, tmp_path / "out", variants=["fp32", "q8"], reports=False, golden=2)
+    for one in made.written:
+        assert bitwright.verify(tmp_path / "out" / one.file, "here").findings == ()
+    feeds = {name: np.ones((8, 1, 4), np.int64) for name in ("input_ids", "attention_mask")}
+    given = {"golden": 1, "golden_from_data": True, "data": feeds, "loader": "onnxruntime"}
+    publish(folder, tmp_path / "mine", variants=["fp32"], reports=False, **given)
+    assert bitwright.verify(tmp_path / "mine" / "model.onnx", "here").findings == ()

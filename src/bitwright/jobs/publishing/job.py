@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from bitwright.support.files import make_folder, replace_file, temporary_beside
 from bitwright.support.progress import Progress, show_progress
 from bitwright.support.store import PartStore
 from bitwright.support.wording import read_bytes, show_bytes
+from bitwright.verification.golden import keep_golden
 
 WORK = ".bitwright"
 """The folder in the output where variants lie until all are known."""
@@ -58,6 +60,8 @@ class PublishRequest:
     limit: int | None = None
     transform: Transform = None
     reports: bool = True
+    golden: int = 0
+    golden_from_data: bool = False
     progress: Progress = True
 
 
@@ -181,7 +185,8 @@ class _Part:
         files = [(file.name, file.stat()) for file in graph.files_of(self.path)]
         facts = [(name, found.st_size, found.st_mtime_ns) for name, found in files]
         is_large = graph.file_size(self.path) > graph.EXTERNAL_DATA_THRESHOLD
-        asked = (request.limit, request.transform, request.reports, variant.runs_on, read)
+        golden = (request.golden, request.golden_from_data)
+        asked = (request.limit, request.transform, request.reports, golden, variant.runs_on, read)
         made = (self.name, facts, [recipe.to_json() for recipe in recipes], place * is_large)
         given = repr((made, asked, __version__, runtime_version()))
         return hashlib.sha256(given.encode()).hexdigest()
@@ -204,6 +209,8 @@ class _Part:
         large = graph.written_size(model) > graph.EXTERNAL_DATA_THRESHOLD
         beside = graph.ExternalData(location=f"{target.name}{self.loader.data}")
         graph.save_model(model, target, external_data=beside if large else False)
+        if self.request.golden:
+            keep_golden(target, self._golden())
         hashes = {file.name: _digest(file) for file in graph.files_of(target)}
         known = known.with_(hashes=hashes, size=graph.file_size(target))
         if result is not None:
@@ -214,6 +221,13 @@ class _Part:
         if result is not None and known.reason is None and self.request.reports:
             save_report(result, target.with_name(_PAGE), latency=False)
         return known
+
+    def _golden(self) -> Sequence[Mapping[str, Any]]:
+        """Return the samples whose answers a file keeps: never the user's, unless they say so."""
+        model, count = graph.load_model(self.path), self.request.golden
+        if self.request.golden_from_data:
+            return list(islice(self.calibration.open(model), count))
+        return draw_samples(model, input_specs(model), count=count, folder=self.root)
 
     def _quantize(self, recipe: Recipe, folder: Path, variant: Variant) -> Result:
         learns = recipe.mode == "weight-only" and recipe.weights.needs_data
