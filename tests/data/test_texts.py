@@ -195,6 +195,53 @@ def test_a_tokenizer_file_is_read(text, tmp_path):
         data.samples([TOKENS])
 
 
+def make_encoder_tokenizer(path):
+    """A tokenizer as sentence encoders have it: closed by a token, cut and filled to 8."""
+    tokenizers = pytest.importorskip("tokenizers", reason="the extra 'text' is not installed")
+    words = ["[CLS]", "[SEP]", "[PAD]", "[UNK]", *"abcdefghij"]
+    known = {word: index for index, word in enumerate(words)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(known, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    ends = [("[CLS]", 0), ("[SEP]", 1)]
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=ends
+    )
+    tokenizer.enable_truncation(8)
+    tokenizer.enable_padding(length=8, pad_id=2)
+    tokenizer.save(str(path))
+    return path
+
+
+def test_an_encoder_gets_line_by_line_whatever_its_tokenizer_cuts_and_fills(tmp_path):
+    tokenizer = make_encoder_tokenizer(tmp_path / "tokenizer.json")
+    (tmp_path / "lines.txt").write_text("a b c\n\nd e\n" + "f " * 600 + "\n")
+    data = TextData(text=tmp_path / "lines.txt", tokenizer=tokenizer)
+    rows = [sample["input_ids"][0].tolist() for sample in data.samples([TOKENS])]
+    assert rows[:2] == [[0, 4, 5, 6, 1], [0, 7, 8, 1]]
+    assert (len(rows[2]), rows[2][0], rows[2][-2:]) == (512, 0, [9, 1])
+    assert len(list(data.samples([TOKENS], limit=2))) == 2
+
+
+@pytest.mark.parametrize("change", [{"length": 4}, {"shapes": {"length": 4}}, {"batch": 2}])
+def test_windows_of_an_encoder_are_cut_where_a_length_or_batch_is_asked_for(tmp_path, change):
+    tokenizer = make_encoder_tokenizer(tmp_path / "tokenizer.json")
+    (tmp_path / "lines.txt").write_text("a b c\nd e\n" * 400)
+    data = TextData(text=tmp_path / "lines.txt", tokenizer=tokenizer, **change)
+    sample = next(iter(data.samples([TOKENS])))
+    length = 512 if "batch" in change else 4
+    assert sample["input_ids"].shape == (change.get("batch", 1), length)
+
+
+def test_a_model_with_a_cache_reads_windows_whatever_its_tokenizer(tmp_path):
+    tokenizer = make_encoder_tokenizer(tmp_path / "tokenizer.json")
+    (tmp_path / "lines.txt").write_text("a b c\nd e\n" * 400)
+    cache = InputSpec("past_key_values.0.key", np.dtype("float32"), ("batch", 2, "past", 4))
+    sample = next(
+        iter(TextData(text=tmp_path / "lines.txt", tokenizer=tokenizer).samples([TOKENS, cache]))
+    )
+    assert sample["input_ids"].shape == (1, 512)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

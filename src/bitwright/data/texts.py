@@ -1,4 +1,4 @@
-"""Text files as calibration data for language models: tokenized, and cut into equal windows."""
+"""Text files as calibration data: tokenized, and cut into equal windows, or line by line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 
@@ -18,16 +18,28 @@ from bitwright.data.files import is_sample_file
 from bitwright.data.samples import Samples
 from bitwright.data.shapes import Shapes, fix_shapes
 from bitwright.data.specs import Array, InputSpec
-from bitwright.data.token_inputs import Heads, Window, find_maker, fixed_length, maker_of
+from bitwright.data.token_inputs import (
+    Heads,
+    Window,
+    find_maker,
+    fixed_length,
+    is_cache,
+    maker_of,
+)
 from bitwright.errors import DataError, MissingPackageError
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import check_regular_file
 from bitwright.support.wording import counted
 
+Rows: TypeAlias = Array | Sequence[Array]
+"""Tokens of windows or lines."""
+
 PIECE = 1 << 20
 """Characters that are tokenized at once: a tokenizer takes about 100 bytes for each of them."""
 MIN_WINDOWS = 8
 """Fewer windows do not show of how many kinds a text is."""
+MAX_LINES = 256
+"""Lines that calibrate an encoder, where no number is asked for: about those of 16 windows."""
 _SHARED = 0.22
 _CHARACTERS = 16
 """Characters that are tokenized for each token of a window that is taken from within a text."""
@@ -41,7 +53,9 @@ class TextData:
     `tokenizer` is a `tokenizer.json` file, or anything with `encode(text)`; None is for a folder of
     models that has its own. Besides the tokens, a model gets the mask, positions and token types
     that it asks for by their usual names, and an empty cache. Where fewer samples are wanted than
-    there are, they are spread evenly over each text.
+    there are, they are spread evenly over each text. An encoder reads sentences and no windows:
+    where the tokenizer closes a text with a token of its own, the model has no cache, and no length
+    is asked for, each line is a sample.
 
     >>> TextData(text="calibration.txt", tokenizer="tokenizer.json", length=128).batch
     1
@@ -52,7 +66,7 @@ class TextData:
     or a pattern such as `texts/*.txt`."""
     tokenizer: Any = None
     length: int | None = None
-    """Tokens in a window; None: as many as the model's inputs fix, or 512."""
+    """Tokens in a window; None: as many as the model's inputs fix, or 512; of a line at most."""
     batch: int = 1
     """Windows in one sample."""
     shapes: Shapes | None = None
@@ -70,25 +84,26 @@ class TextData:
 
     def samples(self, specs: Sequence[InputSpec], *, limit: int | None = None) -> Samples:
         """Return the samples for a model with these inputs."""
-        files, length = self.files(), self.window(fix_shapes(specs, self.shapes)[0])
-        rows = self._windows(files, length, None if limit is None else max(limit, 1) * self.batch)
+        files = self.files()
+        rows = self._rows(specs, None if limit is None else max(limit, 1) * self.batch)
         if len(rows) < self.batch:
+            length = self.window(fix_shapes(specs, self.shapes)[0])
             raise DataError(
                 f"the text {self.name!r} has fewer tokens than one sample of "
-                f"{length * self.batch}; give more text, or a smaller length."
+                f"{length * self.batch}; give more text, or a smaller length (--tokens)."
             )
         names = files[0].name if len(files) == 1 else f"{counted(len(files), 'file')} {self.name}"
         return self.samples_of(rows, specs, f"the text {names}").limited(limit)
 
-    def samples_of(self, rows: Array, specs: Sequence[InputSpec], description: str) -> Samples:
-        """Return the samples for windows of tokens that are known."""
+    def samples_of(self, rows: Rows, specs: Sequence[InputSpec], description: str) -> Samples:
+        """Return the samples for windows or lines of tokens that are known."""
         specs, symbols = fix_shapes(specs, self.shapes)
         makers, heads = [(spec, maker_of(spec)) for spec in specs], self.heads()
         count = len(rows) // self.batch
 
         def produce() -> Iterator[tuple[Mapping[str, Any], str | None]]:
             for first in range(0, count * self.batch, self.batch):
-                window = Window(rows[first : first + self.batch], symbols, heads)
+                window = Window(np.stack([*rows[first : first + self.batch]]), symbols, heads)
                 yield {spec.name: make(window, spec) for spec, make in makers}, None
 
         return Samples(produce, specs, description=description, len_hint=count)
@@ -119,10 +134,11 @@ class TextData:
         where prose, manuals of another language and source are mixed in twos and threes.
         """
         specs, _ = fix_shapes(specs, self.shapes)
-        rows = self._windows(self.files(), self.window(specs), limit)
+        rows = self._rows(specs, limit)
         if len(rows) < MIN_WINDOWS:
             return False
-        counts = np.stack([np.bincount(row, minlength=rows.max() + 1) for row in rows])
+        most = max(int(row.max()) for row in rows) + 1
+        counts = np.stack([np.bincount(row, minlength=most) for row in rows])
         shares = np.sqrt(counts / counts.sum(axis=1, keepdims=True))
         pairs = (shares @ shares.T)[np.triu_indices(len(rows), 1)]
         return bool(np.quantile(pairs, 0.25) > _SHARED)
@@ -140,24 +156,35 @@ class TextData:
             or (re.search(r"past.*encoder", spec.name.lower()) and not reads_encoder)
         ]
 
-    def _windows(self, files: Sequence[Path], length: int, wanted: int | None) -> Array:
-        """Return so many windows, or all: the same number of each text, mixed by chance."""
-        tokenizer = self._load_tokenizer()
+    def _rows(self, specs: Sequence[InputSpec], wanted: int | None) -> Rows:
+        """Return so many windows or lines: the same number of each text, mixed by chance."""
+        tokenizer, files = self._load_tokenizer(), self.files()
+        length, take = self.window(fix_shapes(specs, self.shapes)[0]), _windows_of
+        if self._reads_lines(specs, tokenizer):
+            take, wanted = _lines_of, wanted or MAX_LINES
         for path in files:
             check_regular_file(path, DataError)
-        found: list[Array] = []
+        found: list[Rows] = []
         # Small files first: what they cannot give, larger ones do.
         for left, path in enumerate(sorted(files, key=_size)):
             rest = None if wanted is None else wanted - sum(map(len, found))
             share = None if rest is None else -(-rest // (len(files) - left))
-            found.append(_windows_of(path, tokenizer, length, share))
+            found.append(take(path, tokenizer, length, share))
         # By chance within each turn: every eighth window, which is held out, may be of any file.
         chance = np.random.default_rng(0)
         turns = np.concatenate([np.arange(len(rows)) / max(len(rows), 1) for rows in found])
         ties = chance.permutation(len(turns)) if len(found) > 1 else turns
         order = np.lexsort((ties, turns))
-        rows: Array = np.concatenate(found)[order][:wanted]
-        return rows
+        rows = [row for part in found for row in part]
+        return [rows[index] for index in order[:wanted]]
+
+    def _reads_lines(self, specs: Sequence[InputSpec], tokenizer: Any) -> bool:
+        """Whether a model is an encoder of sentences, of which a line is one."""
+        given = self.length or fixed_length(fix_shapes(specs, self.shapes)[0])
+        if given or self.batch > 1 or any(is_cache(spec.name) for spec in specs):
+            return False
+        marks = _marks(_tokens_of(tokenizer, "a"))
+        return len(marks) > 1 and bool(marks[-1])
 
     def heads(self) -> Heads:
         """Return what the configuration of the model says of the cache."""
@@ -184,9 +211,13 @@ class TextData:
         if not path.is_file():
             raise DataError(f"there is no tokenizer file {str(path)!r}; give a tokenizer.json.")
         try:
-            return Tokenizer.from_file(str(path))
+            tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises nothing more special
             raise DataError(f"{str(path)!r} is not a tokenizer.json: {error}.") from error
+        # Files of encoders cut and fill to 128 or 512 tokens: of a text one window would be left.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
 
 
 def text_files(path: Path) -> list[Path]:
@@ -213,7 +244,17 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def _windows_of(path: Path, tokenizer: Any, length: int, wanted: int | None) -> Array:
+def _lines_of(path: Path, tokenizer: Any, length: int, wanted: int | None) -> Rows:
+    """Return lines of a text with the tokens at their ends, spread evenly over it."""
+    lines = [line.strip() for piece in _pieces(path) for line in piece.splitlines()]
+    lines = [line for line in lines if line]
+    if wanted is not None and len(lines) > wanted:
+        lines = [lines[index] for index in np.linspace(0, len(lines) - 1, wanted).astype(int)]
+    rows = [_encode(tokenizer, line, first=True, last=True) for line in lines]
+    return [row if len(row) <= length else np.append(row[: length - 1], row[-1]) for row in rows]
+
+
+def _windows_of(path: Path, tokenizer: Any, length: int, wanted: int | None) -> Rows:
     """Return windows of a text, spread evenly over it: so many, or all where there are fewer."""
     width = length * _CHARACTERS
     size = 0 if wanted is None else sum(map(len, _pieces(path)))
@@ -288,14 +329,24 @@ def _end_of_piece(text: str) -> int:
 
 def _encode(tokenizer: Any, piece: str, *, first: bool, last: bool) -> Array:
     """Return a piece's tokens; those that mark the ends of a text only at its ends."""
-    try:
-        found = tokenizer.encode(piece)
-        tokens = np.asarray(getattr(found, "ids", found), np.int32)
-    except Exception as error:  # the package raises nothing more special
-        reason = str(error).strip().rstrip(".") or type(error).__name__
-        raise DataError(f"the tokenizer cannot encode the text: {reason}.") from error
-    marks = np.asarray(getattr(found, "special_tokens_mask", ()), bool)
+    found = _tokens_of(tokenizer, piece)
+    tokens, marks = np.asarray(getattr(found, "ids", found), np.int32), _marks(found)
     inner = np.flatnonzero(~marks)
     if not inner.size or len(marks) != len(tokens):
         return tokens
     return tokens[None if first else inner[0] : None if last else inner[-1] + 1]
+
+
+def _tokens_of(tokenizer: Any, piece: str) -> Any:
+    try:
+        found = tokenizer.encode(piece)
+        np.asarray(getattr(found, "ids", found), np.int32)
+    except Exception as error:  # the package raises nothing more special
+        reason = str(error).strip().rstrip(".") or type(error).__name__
+        raise DataError(f"the tokenizer cannot encode the text: {reason}.") from error
+    return found
+
+
+def _marks(found: Any) -> Array:
+    """Return which tokens mark the ends of a text; nothing where the tokenizer does not say."""
+    return np.asarray(getattr(found, "special_tokens_mask", ()), bool)
