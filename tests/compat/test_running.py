@@ -67,6 +67,12 @@ def test_a_module_runs_as_with_python_m(tmp_path):
     assert done.stdout.startswith("bitwright.compat.nncf."), done.stderr
 
 
+def test_a_command_of_the_tool_runs_as_ours(tmp_path):
+    command = "onnxruntime.quantization.matmul_nbits_quantizer"
+    done = run(tmp_path, "run", "-m", command, "--help")
+    assert done.returncode == 0 and "--quant_method" in done.stdout, done.stderr
+
+
 def test_a_script_that_is_not_there_is_told_before_anything_runs(tmp_path):
     done = run(tmp_path, "run", "scrip.py")
     assert done.returncode == 2 and "there is no file 'scrip.py'" in done.stderr

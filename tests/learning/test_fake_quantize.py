@@ -185,7 +185,8 @@ def test_adaround_learns_alpha_only_and_rounds_hard_in_the_end():
     with torch.no_grad():
         module.alpha.copy_(torch.tensor([[-1.0, 1.0, 1.0, -1.0]]))
     assert module(weight).detach().tolist() == [[-4.0, 2.0, 2.0, 2.0]]
-    assert list(module.state_dict()) == ["alpha"]
+    assert [name for name, _ in module.named_parameters()] == ["alpha"]
+    assert set(module.state_dict()) == {"alpha", "scale", "zero_point"}
 
 
 def test_float_quantizers_pass_the_gradient_inside_of_the_range():

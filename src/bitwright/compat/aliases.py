@@ -116,7 +116,7 @@ class _AliasFinder(MetaPathFinder):
             return None
         is_package = found.submodule_search_locations is not None
         loader = ModuleLoader(importlib.import_module, ours)
-        return ModuleSpec(fullname, loader, is_package=is_package)
+        return ModuleSpec(fullname, loader, is_package=is_package, origin=found.origin)
 
     def take_modules(self) -> dict[str, ModuleType]:
         """Take the modules that have this name, or are in the package, out of those imported."""
@@ -156,3 +156,8 @@ class ModuleLoader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Run nothing, as it has run; only its own name is given back to it."""
         module.__spec__ = self.own_spec
+
+    def get_code(self, name: str) -> object:
+        """Return what `python -m` runs."""
+        spec = self.load(self.name).__spec__
+        return None if spec is None else spec.loader.get_code(spec.name)  # type: ignore[union-attr]

@@ -105,7 +105,8 @@ class _PathFinder(MetaPathFinder):
         if module is None:
             return None
         load = ModuleLoader(lambda _: module, below)
-        return ModuleSpec(fullname, load, is_package=hasattr(module, "__path__"))
+        is_package = hasattr(module, "__path__")
+        return ModuleSpec(fullname, load, is_package=is_package, origin=module.__file__)
 
 
 def _own_names(module: ModuleType) -> list[str]:
