@@ -19,7 +19,7 @@ import bitwright
 from bitwright import TextData
 from bitwright.data import ShapedData
 from bitwright.errors import DataError
-from bitwright.jobs.folder_data import FolderData
+from bitwright.jobs.folder_data import FolderData, with_tokenizer_beside
 
 
 @pytest.fixture
@@ -116,3 +116,17 @@ def test_weights_are_rounded_by_windows_spread_over_a_text_and_one_kind_of_it_is
     assert any("all of one kind" in note for note in result.plan.notes)
     few = bitwright.quantize(folder, recipe="int4-rtn", data=data, limit=3).results["model.onnx"]
     assert few.data.startswith("3 samples") and "one kind" not in str(few.plan.notes)
+
+
+@pytest.mark.parametrize("folder", [".", "onnx"])
+def test_a_text_takes_the_tokenizer_beside_the_model_or_above_it(tmp_path, folder):
+    (tmp_path / folder).mkdir(exist_ok=True)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "words.txt").write_text("words")
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    model = tmp_path / folder / "model.onnx"
+    found = with_tokenizer_beside(model, str(tmp_path / "words.txt"))
+    assert found == TextData(text=tmp_path / "words.txt", tokenizer=tmp_path / "tokenizer.json")
+    own = TextData(text="words.txt", tokenizer="own.json")
+    for data in (own, str(tmp_path / "x.npy"), None, [{"x": np.zeros(3)}]):
+        assert with_tokenizer_beside(model, data) is data

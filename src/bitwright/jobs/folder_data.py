@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -149,6 +150,21 @@ def _as_text(data: Any) -> Any:
     if is_text(data):
         return TextData(text=Path(data))
     return data
+
+
+def with_tokenizer_beside(source: Any, data: Any) -> Any:
+    """Return data that is a text with the tokenizer beside a model's file, or in the folder above.
+
+    Other data, and a text beside which there is none, are returned as they are.
+    """
+    text = _as_text(data)
+    if not isinstance(source, str | os.PathLike) or not isinstance(text, TextData):
+        return data
+    if text.tokenizer is not None or Path(source).is_dir():
+        return data
+    folders = [*Path(source).absolute().parents][:2]  # optimum's models lie in a folder "onnx"
+    found = [f / "tokenizer.json" for f in folders if (f / "tokenizer.json").is_file()]
+    return replace(text, tokenizer=found[0]) if found else data
 
 
 def _with_tokenizer(data: Any, root: Path) -> Any:
