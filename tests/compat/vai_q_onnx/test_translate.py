@@ -70,7 +70,6 @@ def test_what_the_npu_cannot_do_is_refused(paths, tmp_path, arguments, said):
         ({"calibrate_method": "MinMSE2"}, "unknown calibration method 'MinMSE2'"),
         ({"weight_type": "QInt9"}, "unknown weight type 'QInt9'"),
         ({"activation_type": vai_q_onnx.VitisQuantType.QInt32}, "VitisQuantFormat.QDQ with it"),
-        ({"extra_options": {"CalibMovingAverage": True}}, "CalibrationMethod.MinMax only"),
         (
             {"calibrate_method": "MinMax", "extra_options": {"NPULimitationCheck": True}},
             "is about power-of-two scales",
@@ -142,11 +141,19 @@ def test_a_method_has_its_ranges_and_scales(method, options, ranges, weights, sc
         ({"MinMSEMode": "All"}, "PowerOfTwoMethod.MinMSE"),
     ],
 )
-def test_a_setting_of_another_method_is_refused_by_its_name(options, owner):
+def test_a_setting_of_another_method_is_ignored_with_its_name(options, owner):
     (option,) = options
-    with pytest.raises(RecipeError) as caught:
-        choose_ranges(CalibrationMethod.Entropy, read_options(options))
-    assert str(caught.value) == f"{option} goes with {owner} only."
+    parts = read_options(options)
+    with pytest.warns(UserWarning, match=f"{option}.* goes with {owner} only"):
+        choose_ranges(CalibrationMethod.Entropy, parts)
+    assert not parts.calibration
+
+
+def test_scales_of_batches_are_counted_for_symmetric_ranges_only():
+    options = {"MinMSEModePof2Scale": "MostCommon", "CalibTensorRangeSymmetric": False}
+    with pytest.warns(UserWarning, match="MinMSEModePof2Scale.* symmetric ranges"):
+        found = choose_ranges(LEAST, read_options(options))
+    assert found["ranges"].mode == "all"
 
 
 def test_weights_with_power_of_two_scales_have_the_same_method():

@@ -80,11 +80,16 @@ def test_ceil_mode_counts_where_it_changes_nothing():
 
 
 @pytest.mark.parametrize(
+    "attributes", [{"pads": [1, 1, 1, 1]}, {"auto_pad": "SAME_UPPER"}, {"ceil_mode": 1}]
+)
+def test_windows_over_the_edge_are_scaled_as_the_vendor_does(attributes):
+    proto = pool_model(kernel_shape=[3, 3], strides=[2, 2], **attributes)
+    assert_scaled(proto, scale_average_pools, SEEN[3])
+
+
+@pytest.mark.parametrize(
     ("attributes", "reason"),
     [
-        ({"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}, "over the edge"),
-        ({"kernel_shape": [3, 3], "auto_pad": "SAME_UPPER"}, "over the edge"),
-        ({"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}, "over the edge"),
         ({"kernel_shape": [3, 2]}, "3x2 is not square"),
         ({"op": "GlobalAveragePool", "shape": (1, 2, "h", 14)}, "not fixed"),
         ({"op": "GlobalAveragePool", "shape": (1, 2, 14)}, "1 dimensions"),

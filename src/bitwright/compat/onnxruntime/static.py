@@ -128,7 +128,7 @@ class StaticRequest(QuantizerRequest):
     def static_parts(self) -> RecipeParts:
         """Return the fields of a recipe that the arguments ask for."""
         parts = self.recipe_parts(self.op_types_to_quantize)
-        drop_settings_of_other_methods(self.method, parts)
+        drop_settings_of_other_methods(self.method, parts, CALIBRATION_METHODS)
         if self.is_float8 and self.method is not CalibrationMethod.Distribution:
             raise RecipeError(
                 "Only Distribution calibration method is supported for float quantization."

@@ -123,15 +123,11 @@ CALIBRATION_METHODS: dict[Enum, RangeChoice] = {
 _HARMLESS = {"bins", "levels"}
 
 
-def check_settings(method: Enum, parts: RecipeParts, methods: Mapping[Enum, RangeChoice]) -> None:
-    """Refuse a setting that another method than the chosen one reads."""
-    for name, owner in _idle_settings(method, parts, methods).items():
-        raise RecipeError(f"{parts.options[f'calibration.{name}']} goes with {owner} only.")
-
-
-def drop_settings_of_other_methods(method: Enum, parts: RecipeParts) -> None:
+def drop_settings_of_other_methods(
+    method: Enum, parts: RecipeParts, methods: Mapping[Enum, RangeChoice]
+) -> None:
     """Forget, with a warning, a setting that another method than the chosen one reads."""
-    for name, owner in _idle_settings(method, parts, CALIBRATION_METHODS).items():
+    for name, owner in _idle_settings(method, parts, methods).items():
         parts.drop(f"calibration.{name}", f"it goes with {owner} only")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from bitwright.compat.onnxruntime.static_recipe import (
     CALIBRATION_METHODS,
     RangeChoice,
-    check_settings,
+    drop_settings_of_other_methods,
 )
 from bitwright.compat.options import RecipeParts
 from bitwright.compat.vai_q_onnx.blocks import read_block_type
@@ -241,12 +241,16 @@ def _fine_tuning(parts: RecipeParts) -> FineTuning | None:
 
 def choose_ranges(method: Enum, parts: RecipeParts) -> dict[str, Any]:
     """Return how ranges and scales are chosen, as fields of a recipe."""
-    check_settings(method, parts, _METHODS)
+    drop_settings_of_other_methods(method, parts, _METHODS)
     asked = parts.calibration
     in_powers = isinstance(method, PowerOfTwoMethod)
     if in_powers and "weight" in asked:
         raise RecipeError("WeightCalibrateMethod is for float scales; weights get the same method.")
     symmetric = bool(asked.get("symmetric", in_powers))
+    if not symmetric and asked.get("mode") == "most-common":
+        parts.drop(
+            "calibration.mode", "it counts scales of symmetric ranges; all data is one batch"
+        )
     weights = asked.get("weight", MinMax())
     if asked.get("int16") or isinstance(method, Int16Method):
         make = _WITH_INT16_SCALES.get(method, _METHODS[method])

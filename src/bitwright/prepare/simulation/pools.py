@@ -43,8 +43,8 @@ def pool_factor(height: int, width: int) -> float:
 def scale_average_pools(pool: ir.Node, names: Scope) -> bool | str:
     """Put the NPU's factor behind every average pool of a square window.
 
-    A window that reaches over the edge divides by fewer values, so pools with such windows stay
-    exact, as do rectangular ones and those of unknown size; the notes name them.
+    Windows that reach over the edge have it too, as in the vendor's simulation. Rectangular ones
+    and those of unknown size stay exact; the notes name them.
     """
     window = _window(pool)
     return window if isinstance(window, str) else multiply_behind(pool, pool_factor(*window), names)
@@ -61,8 +61,6 @@ def _window(pool: ir.Node) -> tuple[int, int] | str:
         window = list(x.shape[2:])
     else:
         window = list(pool.attributes.get_ints("kernel_shape", []))
-        if _reaches_over(pool, x):
-            return "some of its windows reach over the edge"
     if len(window) != 2:
         return f"it has {len(window)} dimensions in place of height and width"
     height, width = window
@@ -71,29 +69,6 @@ def _window(pool: ir.Node) -> tuple[int, int] | str:
     if height != width:
         return f"its window of {height}x{width} is not square"
     return height, width
-
-
-def _reaches_over(pool: ir.Node, x: ir.Value | None) -> bool:
-    """Return whether a window may average fewer values than it has places."""
-    pads = pool.attributes.get_ints("pads", [])
-    padded = any(pads) or pool.attributes.get_string("auto_pad", "NOTSET").startswith("SAME")
-    if padded and not pool.attributes.get_int("count_include_pad", 0):
-        return True
-    if not pool.attributes.get_int("ceil_mode", 0):
-        return False
-    kernel = pool.attributes.get_ints("kernel_shape", [])
-    strides = pool.attributes.get_ints("strides", [1] * len(kernel))
-    pads = pads or [0] * (2 * len(kernel))
-    dilations = pool.attributes.get_ints("dilations", [1] * len(kernel))
-    if x is None or x.shape is None:
-        return True
-    for axis, size in enumerate(x.shape[2:]):
-        if not isinstance(size, int):
-            return True
-        span = dilations[axis] * (kernel[axis] - 1) + 1
-        if (size + pads[axis] + pads[axis + len(kernel)] - span) % strides[axis]:
-            return True
-    return False
 
 
 @rewrites("ReduceMean", stays="mean {0.name!r} was not simulated")
