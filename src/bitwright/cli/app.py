@@ -71,7 +71,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 
 def run(arguments: Sequence[str] | None, stopping: Stopping) -> int:
     """Run one command and return its exit code, with a line for whatever ended it."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = _with_verb(list(sys.argv[1:] if arguments is None else arguments))
     as_json, verbose = "--json" in words, not {"-v", "--verbose"}.isdisjoint(words)
     try:
         with stopping.recognized(), _one_line_warnings(), _quiet_loggers():
@@ -112,6 +112,12 @@ def run(arguments: Sequence[str] | None, stopping: Stopping) -> int:
             error, f"this is a bug in bitwright ({reason}){hint}.", FAILED, as_json, verbose
         )
     return code if isinstance(code, int) else DONE
+
+
+def _with_verb(words: list[str]) -> list[str]:
+    """Return the words of a command: a model alone is looked at, and what can be done with it."""
+    is_model = bool(words) and words[0].endswith(".onnx") and words[0] not in _COMMANDS
+    return ["inspect", *words, "--choices"] if is_model else words
 
 
 def _make_app() -> typer.Typer:

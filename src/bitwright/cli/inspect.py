@@ -23,10 +23,21 @@ def inspect_command(
             "NAME", "Also say whether this target can run it.", autocompletion=complete_target
         ),
     ] = None,
+    choices: Annotated[
+        bool, described(None, "Also say what can be done with a float model.", "--choices")
+    ] = False,
+    data: Annotated[
+        Path | None,
+        described("PATH", "With --choices: data for its commands, which knows the open sizes."),
+    ] = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Show a model's ops, types, sizes, and what is quantized."""
+    """Show a model's ops, types, sizes, and what is quantized.
+
+    'bitwright MODEL' also says what can be done with it (--choices), with the size and the time
+    that are expected.
+    """
     from bitwright import graph
     from bitwright.api import inspect, verify
 
@@ -38,6 +49,22 @@ def inspect_command(
         found = verify(model, target)
         document["verification"] = found.to_dict()
         parts.insert(1, Facts([("Target", found.describe())]))
+    if choices and not facts.is_quantized:
+        from bitwright.jobs.choices import find_choices
+
+        found_choices = find_choices(model, data)
+        document["choices"] = [choice._asdict() for choice in found_choices]
+        rows = [
+            (
+                choice.what,
+                f"{show_bytes(choice.size)} ({choice.size / size:.0%})".replace("%", " %"),
+                "measured once it is written" if choice.time is None else f"{choice.time:.2f}",
+                choice.command,
+            )
+            for choice in found_choices
+        ]
+        columns = ("what", "size, about", "time over prepared float", "command")
+        parts.append(Table("What can be done", columns, rows))
     Screen(as_json=as_json, verbose=verbose).show(document, parts)
 
 

@@ -68,21 +68,24 @@ def plan_all_float(
     wanted = calibration.data is None or calibration.sketches is not None
     if not prepared.recipe.is_placed_by_cost or wanted:
         return None
-    samples = () if _is_sized(prepared) else take_samples(prepared, calibration, 1)
+    samples = () if is_sized(prepared) else take_samples(prepared, calibration, 1)
     if layout is None:
         layout = lay_out(prepared.model, prepared.recipe, keep_float=prepared.keep_float)
     return _all_float(prepared, layout, samples)
 
 
-def _all_float(prepared: Prepared, layout: Layout, samples: Sequence[Sample]) -> QuantPlan | None:
-    if not layout.entries:
-        return None
-    recipe = prepared.recipe
-    costs = read_costs(recipe.place.cpu)
+def predict(prepared: Prepared, layout: Layout, samples: Sequence[Sample]) -> Placed | None:
+    """Return where the nodes of a layout would run, and the time of that; None: not to be told."""
     paired = {entry.name for entry in layout.entries.values() if entry.role == "activation"}
-    placed = _place(prepared, layout.nodes, paired, costs, samples)
+    costs = read_costs(prepared.recipe.place.cpu)
+    return _place(prepared, layout.nodes, paired, costs, samples)
+
+
+def _all_float(prepared: Prepared, layout: Layout, samples: Sequence[Sample]) -> QuantPlan | None:
+    placed = predict(prepared, layout, samples) if layout.entries else None
     if placed is None or placed.integers:
         return None
+    recipe, costs = prepared.recipe, read_costs(prepared.recipe.place.cpu)
     left = {**prepared.keep_float, **dict.fromkeys(placed.times, SLOWER)}
     layout = lay_out(prepared.model, recipe, keep_float=left)
     plan = QuantPlan(
@@ -148,7 +151,7 @@ def _with_times(plan: QuantPlan, costs: CostTable, placed: Placed) -> QuantPlan:
     return plan.with_notes([_describe(costs, placed)])
 
 
-def _is_sized(prepared: Prepared) -> bool:
+def is_sized(prepared: Prepared) -> bool:
     """Whether the inputs leave no size open."""
     return all(isinstance(d, int) for spec in prepared.inputs for d in spec.shape or (None,))
 
@@ -169,7 +172,7 @@ def estimate_parts(
 
 def _sized(prepared: Prepared, samples: Sequence[Sample]) -> ir.Model:
     """Return the model at the sizes of the first sample, where its inputs leave some open."""
-    if _is_sized(prepared) or not samples:
+    if is_sized(prepared) or not samples:
         return prepared.model
     sizes = dict[str, int]()
     for spec in prepared.inputs:
