@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from bitwright.cli.screen import Facts, Json, Part, Screen, Table, Verbose, show
 
 if TYPE_CHECKING:
     from bitwright.assess import Inspection
+    from bitwright.jobs.choices import Choice
 
 
 def inspect_command(
@@ -54,18 +56,22 @@ def inspect_command(
 
         found_choices = find_choices(model, data)
         document["choices"] = [choice._asdict() for choice in found_choices]
-        rows = [
-            (
-                choice.what,
-                f"{show_bytes(choice.size)} ({choice.size / size:.0%})".replace("%", " %"),
-                "measured once it is written" if choice.time is None else f"{choice.time:.2f}",
-                choice.command,
-            )
-            for choice in found_choices
-        ]
-        columns = ("what", "size, about", "time over prepared float", "command")
-        parts.append(Table("What can be done", columns, rows))
+        parts.append(_choices_part(found_choices, size))
     Screen(as_json=as_json, verbose=verbose).show(document, parts)
+
+
+def _choices_part(choices: Sequence[Choice], size: int) -> Table:
+    rows = [
+        (
+            choice.what,
+            f"{show_bytes(choice.size)} ({choice.size / size:.0%})".replace("%", " %"),
+            "measured once it is written" if choice.time is None else f"{choice.time:.2f}",
+            choice.command,
+        )
+        for choice in choices
+    ]
+    columns = ("what", "size, about", "time over prepared float", "command")
+    return Table("What can be done", columns, rows)
 
 
 def _parts(model: Path, size: int, facts: Inspection) -> list[Part]:
