@@ -38,6 +38,7 @@ from bitwright.compat.quark import (
 )
 from bitwright.compat.quark.flattening import flatten
 from bitwright.errors import DataError, RecipeError
+from bitwright.numerics.types import INT16
 
 
 def test_the_old_configuration(tmp_path):
@@ -168,10 +169,6 @@ def test_steps():
             "same scale_type",
         ),
         (
-            lambda: QLayerConfig(input_tensors=Int8Spec(), output_tensors=Int16Spec()),
-            "must be like input_tensors",
-        ),
-        (
             lambda: QConfig(
                 global_config=QLayerConfig(
                     input_tensors=UInt8Spec(),
@@ -187,6 +184,21 @@ def test_configurations_that_cannot_be(config, said):
     with pytest.raises(RecipeError) as caught:
         quantize_config(config())
     assert said in str(caught.value)
+
+
+def test_what_a_layer_writes_may_have_another_type():
+    model = make_cnn()
+    first = next(node for node in model.graph.node if node.op_type == "Conv")
+    layer = QLayerConfig(input_tensors=Int8Spec(), weight=Int8Spec(), output_tensors=Int16Spec())
+    plain = QLayerConfig(input_tensors=Int8Spec(), weight=Int8Spec())
+    config = QConfig(global_config=plain, specific_layer_config={layer: [first.name]})
+    given = flatten(config, model).extra_options["TensorQuantOverrides"]
+    assert given[first.output[0]] == [{"quant_type": INT16, "symmetric": True}]
+    made = quantize_config(config)
+    kinds = {t.data_type for t in made.graph.initializer if t.name.endswith("zero_point")}
+    assert onnx.TensorProto.INT16 in kinds
+    with pytest.warns(UserWarning, match="output_tensors of global_config is ignored"):
+        flatten(QConfig(global_config=layer), model)
 
 
 def test_the_step_of_a_configuration_is_the_option():

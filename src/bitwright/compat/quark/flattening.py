@@ -34,6 +34,7 @@ from bitwright.compat.vai_q_onnx.enums import (
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, Microscaling
 from bitwright.numerics.types import INT8, INT16, INT32, UINT8
+from bitwright.support.notices import warn_user
 
 # Calibration with a float scale.
 _METHODS = {
@@ -52,6 +53,11 @@ _BIAS = {INT32: {"Int32Bias": True}, INT16: {"Int16Bias": True}, INT8: {}}
 def flatten(config: QConfig, model: onnx.ModelProto) -> QuantizationConfig:
     """Return the arguments that a configuration stands for, for the nodes of this model."""
     activation, weight = _both(config.global_config, "global_config")
+    if config.global_config.output_tensors not in (None, activation):
+        warn_user(
+            "output_tensors of global_config is ignored: what a layer writes has the type in which "
+            "the next one reads it; give it to single layers."
+        )
     in_powers = ScaleType.PowerOf2 in (activation.scale_type, weight.scale_type)
     if in_powers and activation.scale_type is not weight.scale_type:
         raise RecipeError(
@@ -210,4 +216,7 @@ def _tensor_overrides(
         spec = layer.reads if name not in ranks else layer.weight if ranks[name] > 1 else None
         if spec is not None:
             found[name] = [{"quant_type": spec.data_type, "symmetric": spec.symmetric}]
+    if (written := layer.output_tensors) is not None:
+        setting = [{"quant_type": written.data_type, "symmetric": written.symmetric}]
+        found |= {name: setting for name in node.output if name}
     return found

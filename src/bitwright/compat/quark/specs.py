@@ -147,9 +147,10 @@ _CLASSES: dict[str, type[Spec]] = {
 
 @dataclass(frozen=True, slots=True)
 class QLayerConfig:
-    """The specs of a layer: what it reads, its weight and its bias.
+    """The specs of a layer: what it reads, its weight, its bias, and what it writes.
 
-    `activation` is the old name of `input_tensors`.
+    A tensor has one spec: that of the last layer with one that reads or writes it. `activation` is
+    the old name of `input_tensors`.
 
     >>> QLayerConfig(input_tensors=UInt8Spec(), weight=Int8Spec()).weight.data_type
     INT8
@@ -164,11 +165,6 @@ class QLayerConfig:
     def __post_init__(self) -> None:
         if self.activation is not None and self.input_tensors is not None:
             raise RecipeError("activation and input_tensors are the same; give input_tensors.")
-        if self.output_tensors not in (None, self.reads):
-            raise RecipeError(
-                "output_tensors must be like input_tensors: a tensor has one type for the layer "
-                "that writes it and the one that reads it."
-            )
 
     @property
     def reads(self) -> Spec | None:
