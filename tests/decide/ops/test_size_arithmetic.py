@@ -174,3 +174,25 @@ def test_sizes_stay_float32_in_a_model_of_float16():
         "sizes",
     }
     assert found["c"].action == "quantize"
+
+
+def test_a_product_that_makes_sizes_stays_float_in_a_dynamic_model():
+    nodes = [
+        node("Shape", ["c"], ["shape"]),
+        SIZES,
+        node("MatMul", ["sizes", "turn"], ["s"]),
+        node("Cast", ["s"], ["new"], to=7),
+        node("Reshape", ["c", "new"], ["r"]),
+        node("MatMul", ["r", "turn"], ["y"]),
+    ]
+    for one in nodes:
+        one.name = one.output[0]
+    turn = np.eye(4, dtype=np.float32)[[1, 0, 2, 3]]
+    inputs, weights = {"c": ["A", "B", "C", 4]}, {"turn": turn}
+    model = build(nodes, inputs, {"y": None}, weights)
+    found = quantize(model, recipe="int8-dynamic", timing=False)
+    assert found.plan.nodes["s"].reason == SIZE_ARITHMETIC
+    assert found.plan.nodes["y"].action == "quantize"
+    feeds = {"c": normal(1, 2, 3, 4)}
+    session = ort.InferenceSession(found.to_proto().SerializeToString())
+    assert session.run(["y"], feeds)[0].shape == (2, 1, 3, 4)

@@ -18,6 +18,7 @@ from bitwright.decide.layout.node_names import find_names
 from bitwright.decide.layout.node_overrides import find_node_overrides
 from bitwright.decide.layout.selection import Selector
 from bitwright.decide.ops import MATRIX_PRODUCTS, OPERATORS, Skip, op_types
+from bitwright.decide.ops.size_arithmetic import SIZE_ARITHMETIC, find_size_arithmetic
 from bitwright.errors import RecipeError
 from bitwright.graph import iter_values, static_shape
 from bitwright.graph.constants import ProductWeight, is_constant, weight_of
@@ -48,7 +49,8 @@ def lay_out_dynamic(
 
 class _DynamicBuilder:
     def __init__(self, model: ir.Model, recipe: Recipe, keep_float: Mapping[str, str]) -> None:
-        self._recipe, self._keep_float = recipe, keep_float
+        sizes = dict.fromkeys(find_size_arithmetic(model), SIZE_ARITHMETIC)
+        self._recipe, self._keep_float = recipe, {**sizes, **keep_float}
         self._nodes = list(model.graph.all_nodes() if recipe.enters_bodies else model.graph)
         self._selector = Selector(self._nodes, recipe.select, DYNAMIC_OP_TYPES)
         self._given = find_node_overrides(recipe, self._selector)
