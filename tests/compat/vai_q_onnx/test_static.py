@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import onnx
 import onnxruntime.quantization
@@ -529,3 +531,16 @@ def test_quantize_static_corrects_biases(tmp_path):
     ]
     assert '"bias_correction":"sequential"' in recipes[1].replace(" ", "")
     assert '"bias_correction":"off"' in recipes[0].replace(" ", "")
+
+
+@pytest.mark.parametrize("switch", ["enable_npu_cnn", "enable_npu_transformer"])
+def test_shapes_that_the_npu_does_not_take_are_warned_of(switch):
+    demo = bitwright.load_demo()
+    options = {"activation_type": "QUInt8", switch: True}
+    with pytest.warns(UserWarning, match="'image' has the open size batch, and the NPU takes"):
+        vai_q_onnx.quantize_static(demo.model_path, None, demo.calibration[:4], **options)
+    fixed = onnx.load(demo.model_path)
+    fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*the NPU takes fixed shapes")
+        vai_q_onnx.quantize_static(fixed, None, demo.calibration[:4], **options)

@@ -30,6 +30,7 @@ from bitwright.data import RandomData
 from bitwright.errors import DataError, NothingQuantizedError, RecipeError, did_you_mean
 from bitwright.recipe import GPTQ, Recipe
 from bitwright.support.notices import warn_user
+from bitwright.targets.npu_operations import why_not_fixed
 
 _warned: set[str] = set()
 
@@ -117,6 +118,8 @@ def _quantize(given: dict[str, Any]) -> onnx.ModelProto | None:
     recipe = recipe or to_recipe(parts, "vai_q_onnx")
     data = _data(given, parts.data, recipe)
     _warn_once(parts.notes)
+    if parts.asked.get("npu_cnn") or parts.asked.get("npu_transformer"):
+        _warn_of_open_shapes(model)
     outside = read_switch("use_external_data_format", given["use_external_data_format"]) or None
     if output is not None:
         graph.check_destination(output, source=model)
@@ -144,6 +147,18 @@ def _quantize(given: dict[str, Any]) -> onnx.ModelProto | None:
     if given["print_summary"]:
         print(result)
     return result.to_proto() if output is None else None
+
+
+def _warn_of_open_shapes(model: str | Path | onnx.ModelProto) -> None:
+    """Warn of inputs that the NPU's compiler does not take, which there nothing says."""
+    for value in graph.load_model(model).graph.inputs:
+        reason = None if value.is_initializer() else why_not_fixed(value)
+        if reason is not None:
+            warn_user(
+                f"the input {value.name!r} {reason}, and the NPU takes fixed shapes and a batch of "
+                "1; fix them with onnxruntime.tools.make_dynamic_shape_fixed, or quantize with "
+                "`bitwright quantize --fix-shape NAME=SIZE`."
+            )
 
 
 def _refuse_arguments(others: Mapping[str, Any]) -> None:
