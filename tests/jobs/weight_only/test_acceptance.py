@@ -306,6 +306,12 @@ def test_branches_of_a_merged_decoder_are_quantized_by_default(recipe, ratio):
     assert len(left_out) == (recipe != "int8-dynamic")  # those that take the other branch
 
 
+def test_heads_inside_branches_keep_the_bits_of_heads():
+    weights = {"head_bits": 8}
+    result = bitwright.quantize(merged_decoder(), recipe={"base": "int4-rtn", "weights": weights})
+    assert {name: one.bits for name, one in result.plan.weights.items()} == {"table": 8, "w": 4}
+
+
 def test_branches_that_an_input_chooses_are_rounded_as_if_they_stood_alone():
     """What a branch reads is seen: GPTQ gives the bytes that the opened model gets."""
     model = merged_decoder()

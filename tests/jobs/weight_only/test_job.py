@@ -446,3 +446,23 @@ def test_float4_refuses_what_it_has_not(change):
     recipe = load_recipe(None, "nvidia-tensorrt:nvfp4")
     with pytest.raises(RecipeError, match="the output nvfp4"):
         recipe.replace(weights=change)
+
+
+def test_tables_that_are_most_of_a_model_and_stay_float_are_noted():
+    encoder = build(
+        [
+            node("Gather", ["table", "ids"], ["x"], "embed"),
+            node("MatMul", ["x", "w"], ["y"], "product"),
+        ],
+        [info("ids", [1, "n"], INT64)],
+        [info("y", [1, "n", 64])],
+        {"table": weight(500, 64), "w": weight(64, 64)},
+        opset=21,
+    )
+    note = "tables of embeddings are 89% of the weights and stay float; weights.embeddings=true"
+    result = bitwright.quantize(encoder, recipe="int4-rtn")
+    assert any(note in each for each in result.plan.notes)
+    stored = {"base": "int4-rtn", "weights": {"embeddings": True}}
+    result = bitwright.quantize(encoder, recipe=stored)
+    assert not any("of the weights and stay float" in each for each in result.plan.notes)
+    assert result.size < result.float_size / 4

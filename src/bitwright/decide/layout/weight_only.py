@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -12,7 +13,7 @@ import onnx_ir as ir
 from bitwright.decide.layout.selection import Selector
 from bitwright.decide.ops import MATRIX_PRODUCTS, op_types, takes_blocks
 from bitwright.errors import NothingQuantizedError
-from bitwright.graph import iter_values, reach, weights_of
+from bitwright.graph import iter_values, reach, static_shape, subgraphs_of, weights_of
 from bitwright.graph.branches import iter_chosen
 from bitwright.graph.constants import EXPERT_WEIGHTS, ProductWeight, input_at
 from bitwright.graph.versions import runtime_version
@@ -114,11 +115,23 @@ class _Planner:
                 inside = node.graph is not self._model.graph
                 where = "inside bodies of If, Loop or Scan" if inside else "of stacked matrices"
                 unseen[where] += 1
-        return [
+        found = [
             f"{counted(count, 'weight')} {where}: rounded to the nearest, since what is read there "
             "is not observed"
             for where, count in unseen.items()
         ]
+        constants = self._model.graph.initializers.values()
+        sizes = {v: math.prod(static_shape(v) or ()) for v in constants}
+        gathers = (node for node in self._nodes.values() if node.op_type == "Gather")
+        tables = {weight.value for node in gathers for weight in weights_of(node)}
+        left = sum(sizes.get(v, 0) for v in tables if self._names[v] not in weights)
+        share = left / max(sum(sizes.values()), 1)
+        if self._shared_tables_only and share > 0.5:
+            found.append(
+                f"tables of embeddings are {share:.0%} of the weights and stay float; "
+                "weights.embeddings=true stores them in blocks, too"
+            )
+        return found
 
     def _add(self, node: ir.Node, weights: dict[str, WeightPlan]) -> str | None:
         """Put a node's weights into the plan, or return why another reader prevents that."""
@@ -303,14 +316,17 @@ def _refuse_experts(node: ir.Node, wanted: Mapping[ir.Value, WeightPlan]) -> str
 
 def _heads(model: ir.Model) -> frozenset[str]:
     """Return the products whose result leaves the model, also through ops that only reshape."""
-    # Keys and values that leave for a cache are no answers: they have an axis of heads.
-    makers = [value.producer() for value in model.graph.outputs if _rank(value) < 4]
 
-    def before(node: ir.Node | None) -> list[ir.Node | None]:
+    def before(value: ir.Value) -> list[ir.Value]:
+        node = value.producer()
+        if node is not None and node.op_type == "If" and not node.domain:  # as a merged decoder
+            return [body.outputs[value.index() or 0] for _, body in subgraphs_of(node)]
         given = node.inputs[:1] if node is not None and node.op_type in _CARRIERS else ()
-        return [value.producer() for value in given if value is not None]
+        return [each for each in given if each is not None]
 
-    found = (node for node in reach(makers, before) if node is not None)
+    # Keys and values that leave for a cache are no answers: they have an axis of heads.
+    ends = reach([value for value in model.graph.outputs if _rank(value) < 4], before)
+    found = (node for value in ends if (node := value.producer()) is not None)
     return frozenset(node.name or "" for node in found if node.op_type in MATRIX_PRODUCTS)
 
 
