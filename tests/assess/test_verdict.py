@@ -98,6 +98,7 @@ def test_what_may_be_as_fast_is_not_called_slower():
 
 def test_the_same_answers_make_up_for_noise():
     assert (level_of(output(22, 1.0)), level_of(output(22))) == ("good", "fair")
+    assert (level_of(output(60, 0.625)), level_of(output(60, 0.95))) == ("fair", "good")
 
 
 def test_without_outputs_the_accuracy_is_not_known():

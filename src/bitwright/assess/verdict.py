@@ -18,6 +18,8 @@ Level = Literal["good", "fair", "poor", "slow", "float", "unknown"]
 # tell samples apart by.
 _LIMITS = {True: (10**-1.5, 10**-0.75), False: (0.1, 0.3)}
 _GOOD_AGREEMENT, _FAIR_AGREEMENT = 0.99, 0.95
+_LEAST_AGREEMENT = 0.9
+"""Below this share of the same answers no model is good, however small the noise is."""
 # The same answers at 20 dB are good answers; noise that turns none of them is not felt.
 _AGREEING_LIMITS = {True: 0.1, False: 0.3}
 
@@ -131,7 +133,9 @@ def level_of(output: OutputComparison) -> Level:
     by_noise = output.judged is None or output.judged.worst.kind == "sqnr"
     (good, fair), loss = _LIMITS[by_noise], _loss(output)
     agreement = output.agreement if output.agreement is not None else 0.0
-    if loss <= good or (agreement >= _GOOD_AGREEMENT and loss <= _AGREEING_LIMITS[by_noise]):
+    differs = output.agreement is not None and output.agreement < _LEAST_AGREEMENT
+    agrees = agreement >= _GOOD_AGREEMENT and loss <= _AGREEING_LIMITS[by_noise]
+    if agrees or (loss <= good and not differs):
         return "good"
     if loss <= fair or agreement >= _FAIR_AGREEMENT:
         return "fair"
