@@ -12,6 +12,7 @@ from .api import inspect as inspect
 from .api import load_recipe as load_recipe
 from .api import make_plan as make_plan
 from .api import preprocess as preprocess
+from .api import publish as publish
 from .api import quantize as quantize
 from .api import read_encodings as read_encodings
 from .api import retarget as retarget
