@@ -65,7 +65,10 @@ def publish_command(
     names = options.variants and options.variants.split(",")
     progress = screen.wants_progress
     made = publish(source, variants=names, progress=progress, **given)
-    rows = [(o.file, show_bytes(o.size), o.time, o.outcome) for o in made.certificates]
+    rows = [
+        (o.file, show_bytes(o.size) if o.size else "-", o.time, o.outcome)
+        for o in made.certificates
+    ]
     columns = ("file", "size", "time over float", "verdict")
     table = Table("Variants", columns, rows)
     screen.show(made.to_dict(), [table, Facts([("Card", str(made.output / "README.md"))])])

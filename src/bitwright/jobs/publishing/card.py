@@ -128,7 +128,7 @@ class Published(Summarized):
         return f"{start}\n{self._tables()}"
 
     def _tables(self) -> str:
-        first = next(iter(self.written), Certificate(part=""))
+        most = max(self.written, key=lambda one: one.samples, default=Certificate(part=""))
         rows = [
             (
                 *(f"[{one.file}]({one.file})", one.variant, show_bytes(one.size)),
@@ -136,11 +136,11 @@ class Published(Summarized):
             )
             for one in self.written
         ]
-        kind = "random samples" if first.random else "samples of data"
+        kind = "random samples" if most.random else "samples of data"
         blocks = [
             "# Variants",
             f"Each file was opened in ONNX Runtime {ort.__version__} and run beside the float "
-            f"model on {first.samples} {kind} before it got its name. Time is that of one thread "
+            f"model on {most.samples} {kind} before it got its name. Time is that of one thread "
             "of a CPU, beside the prepared float model.",
             _table(("file", "variant", "size", "loss", "time over float", "level", "use"), rows),
         ]
