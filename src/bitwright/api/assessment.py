@@ -34,6 +34,7 @@ from bitwright.support.progress import Progress
 from bitwright.targets import TARGETS
 from bitwright.verification import Verification, verify_model
 from bitwright.verification.golden import check_golden
+from bitwright.verification.runtime_versions import verify_for_version
 
 
 @check_arguments
@@ -253,6 +254,7 @@ def verify(
     *,
     cpu: str | None = None,
     providers: Sequence[str] | None = None,
+    runtime: str | None = None,
 ) -> Verification:
     """Check a quantized model, whoever made it, against what its target can run.
 
@@ -268,6 +270,8 @@ def verify(
         cpu: the kind of CPU for the target cpu, `"avx2"` (x86 without VNNI), `"vnni"` or `"arm"`;
             None means that of this machine.
         providers: for `"here"`: execution providers of ONNX Runtime.
+        runtime: instead of a target: what this version of ONNX Runtime, as in `"1.20"`, is known to
+            refuse, to compute wrongly or to crash on.
 
     >>> import bitwright
     >>> found = bitwright.verify(bitwright.load_demo().model_path)
@@ -275,6 +279,8 @@ def verify(
     ['model: quantized: nothing in it is quantized; quantize it first']
     """
     loaded = graph.load_model(model, sort=False)
+    if runtime is not None:
+        return verify_for_version(loaded, runtime)
     if target == "here" and cpu is None:
         return check_golden(loaded, providers)
     if providers is not None:

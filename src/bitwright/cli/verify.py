@@ -42,6 +42,11 @@ class VerifyOptions:
     )
     here: bool = switch("Run the golden answers in the file on this machine: same, or different?")
     provider: opt.Provider = None
+    runtime: str | None = option(
+        "VERSION",
+        "Instead of a target: what this version of ONNX Runtime, such as 1.20, does not load or "
+        "computes wrongly.",
+    )
     strict: bool = switch("Warnings fail too.")
     allow: list[_Consequence] | None = option(
         None, "Do not fail for what has this consequence; repeatable."
@@ -80,7 +85,9 @@ def _verify_one(model: Path, options: VerifyOptions, screen: Screen) -> bool:
     from bitwright.api import verify
 
     target = "here" if options.here else options.target
-    found = verify(model, target, cpu=options.cpu, providers=options.provider or None)
+    found = verify(
+        model, target, cpu=options.cpu, providers=options.provider or None, runtime=options.runtime
+    )
     if options.form is _Format.junit and not screen.as_json:
         typer.echo(found.to_junit(**options.failing))
     else:
