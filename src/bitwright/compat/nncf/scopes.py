@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from bitwright.compat.nncf.errors import ValidationError
-from bitwright.errors import RecipeError
+from bitwright.errors import RecipeError, did_you_mean
+from bitwright.graph import load_model
 from bitwright.recipe import Selection
 
 
@@ -47,8 +49,15 @@ def selection_of(scope: IgnoredScope | None) -> Selection:
 
 
 @contextmanager
-def naming_the_scope(scope: IgnoredScope | None) -> Iterator[None]:
-    """Say of names that the model does not have that they are in the ignored scope."""
+def naming_the_scope(scope: IgnoredScope | None, model: Any) -> Iterator[None]:
+    """Say of names and types that the model does not have that they are in the ignored scope."""
+    if scope is not None and scope.validate:
+        types = {node.op_type for node in load_model(model).graph.all_nodes()}
+        for op_type in scope.types:
+            if op_type not in types:
+                raise ValidationError(
+                    f"ignored_scope: no node is a {op_type}.{did_you_mean(op_type, types)}"
+                )
     try:
         yield
     except RecipeError as error:

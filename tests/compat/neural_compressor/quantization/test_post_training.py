@@ -3,6 +3,7 @@
 import importlib
 
 import onnx
+import onnxruntime
 import pytest
 from support.models import make_mlp, make_samples, ops
 
@@ -80,6 +81,15 @@ def test_a_smoothed_model_has_what_it_is_asked_for(tmp_path):
     assert ops(made)["DequantizeLinear"] and sqnr > 20
     with pytest.warns(UserWarning, match="scales_per_op of SmoothQuantConfig is ignored"):
         config.SmoothQuantConfig(scales_per_op=False)
+
+
+def test_batch_norms_are_folded_unless_optimizing_is_switched_off(tmp_path):
+    level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    kept = config.StaticQuantConfig(Reader(), quant_format=QuantFormat.QDQ)
+    quantize(DEMO.model_path, tmp_path / "kept.onnx", kept, level)
+    assert ops(onnx.load(tmp_path / "kept.onnx"))["BatchNormalization"]
+    made, _ = run(tmp_path, config.StaticQuantConfig(Reader(), quant_format=QuantFormat.QDQ))
+    assert not ops(made)["BatchNormalization"]
 
 
 def test_dynamic_quantizes_products(tmp_path):

@@ -238,7 +238,7 @@ def test_a_script_of_its_examples_runs_with_other_import_lines():
         preset=nncf.QuantizationPreset.MIXED,
         subset_size=40,
         ignored_scope=nncf.IgnoredScope(
-            types=["Mul", "Sub", "Sigmoid"],
+            types=["MaxPool"],
             subgraphs=[nncf.Subgraph(inputs=["deep_a_conv"], outputs=["deep_add"])],
         ),
         advanced_quantization_parameters=AdvancedQuantizationParameters(

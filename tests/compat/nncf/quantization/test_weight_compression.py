@@ -187,3 +187,10 @@ def test_products_of_several_matrices_are_in_pairs():
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
     codes = stored[model.graph.node[0].input[0]]
     assert tuple(codes.dims) == (4, 32, 8) and codes.data_type == onnx.TensorProto.INT8
+
+
+def test_types_that_the_model_does_not_have_are_refused_unless_it_is_not_asked():
+    for kind in (nncf.compress_weights, lambda m, **o: nncf.quantize(m, DATASET, **o)):
+        with pytest.raises(nncf.ValidationError, match="no node is a GRU"):
+            kind(MODEL, ignored_scope=nncf.IgnoredScope(types=["GRU"]))
+        kind(MODEL, ignored_scope=nncf.IgnoredScope(types=["GRU"], validate=False))

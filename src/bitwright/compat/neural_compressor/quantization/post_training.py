@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import onnx
 
+from bitwright.api import preprocess
 from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.inputs import Loader, count_inputs, source_of
 from bitwright.compat.neural_compressor.products import product_types
@@ -73,9 +74,19 @@ class _PostTrainingConfig(BaseConfig):
             self.write(model, Path(folder, "model.onnx"), data)
             return ONNXModel(onnx.load(Path(folder, "model.onnx")))
 
-    def write(self, model: Any, output: str | Path, data: Any = None) -> None:
-        """Quantize a model and write it."""
-        quantize_dynamic(source_of(model), output, **self._arguments(model))
+    def write(
+        self, model: Any, output: str | Path, data: Any = None, *, clean: bool = True
+    ) -> None:
+        """Quantize a model, with batch norms folded first, and write it."""
+        with tempfile.TemporaryDirectory() as folder:
+            source = source_of(model)
+            if clean:
+                source = Path(folder, "clean.onnx")
+                preprocess(source_of(model), source)
+            self._run(source, output, self._arguments(source), data)
+
+    def _run(self, model: Any, output: str | Path, given: dict[str, Any], data: Any) -> None:
+        quantize_dynamic(model, output, **given)
 
     def _arguments(self, model: Any) -> dict[str, Any]:
         """Return the arguments of ONNX Runtime's function of the same purpose."""
@@ -122,14 +133,12 @@ class StaticQuantConfig(_PostTrainingConfig):
         left_out = _FLOAT_IN_PAIRS if pairs else _FLOAT_STATIC
         return [op_type for op_type in known if op_type not in left_out]
 
-    def write(self, model: Any, output: str | Path, data: Any = None) -> None:
-        """Calibrate and quantize a model, and write it."""
-        given = self._arguments(model)
+    def _run(self, model: Any, output: str | Path, given: dict[str, Any], data: Any) -> None:
         reader = data if data is not None else given["calibration_data_reader"]
         most = given.pop("calibration_sampling_size")
         if reader is not None:
             given["calibration_data_reader"] = Loader(reader, most, count_inputs(model))
-        quantize_static(source_of(model), output, **given)
+        quantize_static(model, output, **given)
 
 
 @dataclass
@@ -182,9 +191,10 @@ def quantize(
             "Invalid quantization config type, it must be either StaticQuantConfig or "
             "DynamicQuantConfig. Weights alone are quantized by matmul_nbits_quantizer."
         )
-    if getattr(optimization_level, "name", None) not in (None, "ORT_ENABLE_BASIC"):
-        warn_user(f"optimization_level {optimization_level.name} is ignored: {TUNED_FOR_CPU}.")
-    quant_config.write(model_input, model_output)
+    level = getattr(optimization_level, "name", "ORT_ENABLE_BASIC")
+    if level not in ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC"):
+        warn_user(f"optimization_level {level} is taken as ORT_ENABLE_BASIC: {TUNED_FOR_CPU}.")
+    quant_config.write(model_input, model_output, clean=level != "ORT_DISABLE_ALL")
 
 
 def rtn_quantize_entry(

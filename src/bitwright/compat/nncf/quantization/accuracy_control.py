@@ -85,7 +85,7 @@ def _tune(given: Mapping[str, Any]) -> onnx.ModelProto:
     source = options.source(given["model"])
     data = list(first_inputs(given["calibration_dataset"], options.subset_size))
     validation = given["validation_dataset"]
-    with naming_the_scope(options.ignored_scope):
+    with naming_the_scope(options.ignored_scope, source):
         recipe = options.recipe(source)
         if restorer.intermediate_model_dir:
             output = Path(restorer.intermediate_model_dir) / "intermediate_model.onnx"

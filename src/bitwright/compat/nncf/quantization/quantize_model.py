@@ -50,7 +50,7 @@ def quantize(
 
     options = Options.of(locals(), advanced_parameters)
     source = options.source(model)
-    with naming_the_scope(ignored_scope):
+    with naming_the_scope(ignored_scope, source):
         result = api.quantize(
             source,
             data=list(first_inputs(calibration_dataset, subset_size)),

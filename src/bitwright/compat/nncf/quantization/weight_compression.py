@@ -94,7 +94,7 @@ def _compress(given: Mapping[str, Any]) -> onnx.ModelProto:
     if _has_stacked_weights(source):
         weights = weights.replace(output="qdq")
     recipe = Recipe(name="nncf", mode="weight-only", weights=weights, select=selection_of(scope))
-    with naming_the_scope(scope):
+    with naming_the_scope(scope, source):
         result = api.quantize(
             source,
             data=data,
