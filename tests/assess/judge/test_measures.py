@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from support.models import normal, sqnr
 
-from bitwright.assess.judge import measures
+from bitwright.assess.judge import Judge, measures
 from bitwright.assess.judge.measures import find_runs, open_measure, softmax
 
 SCORES = arrays(np.float64, (3, 5), elements=st.floats(0, 1, width=32))
@@ -210,3 +210,17 @@ def test_logits_weigh_the_same_without_division(wanted, actual, heat):
 def test_masked_logits_are_left_to_the_careful_way():
     masked = np.array([[0.0, -np.inf]], np.float32)
     assert measures._weigh_logits(masked, masked, 1.0) is None
+
+
+def test_some_rows_of_a_dense_output_tell_about_all(monkeypatch):
+    random = np.random.default_rng(0)
+    blocks = random.normal(size=(1, 21, 20, 20)).repeat(8, 2).repeat(8, 3).astype(np.float32) * 3
+    noisy = (blocks + 0.2 * random.normal(size=blocks.shape)).astype(np.float32)
+    losses = []
+    for dense in (1 << 14, 1 << 30):
+        monkeypatch.setattr("bitwright.assess.judge.measures._DENSE", dense)
+        judge = Judge()
+        judge.add({}, {"y": blocks}, {"y": noisy})
+        losses.append(judge.finish().loss)
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
