@@ -220,7 +220,8 @@ def test_some_rows_of_a_dense_output_tell_about_all(monkeypatch):
     for dense in (1 << 14, 1 << 30):
         monkeypatch.setattr("bitwright.assess.judge.measures._DENSE", dense)
         judge = Judge()
-        judge.add({}, {"y": blocks}, {"y": noisy})
+        image = np.zeros((1, 3, 160, 160), np.float32)
+        judge.add({"x": image}, {"y": blocks}, {"y": noisy})
         losses.append(judge.finish().loss)
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
