@@ -100,7 +100,10 @@ def folder_parts(result: FolderResult, *, verbose: bool) -> list[Part]:
     ]
     sizes = f"{show_bytes(result.float_size)} -> {show_bytes(result.size)}"
     copies = counted(len(result.folder.others), "other file")
-    facts = [("Size", f"{sizes} ({result.shrinkage})"), *(("Note", n) for n in result.notes)]
+    facts = [("Size", f"{sizes} ({result.shrinkage})")]
+    timed = ((name, one.clock) for name, one in result.results.items() if one.clock is not None)
+    facts += [("Time", f"{name}: {clock.describe()}") for name, clock in timed]
+    facts += [("Note", note) for note in result.notes]
     if result.path is not None:
         facts.append(("Written to", f"{result.path}, with {copies}"))
     columns = ("model", "float", "quantized", "nodes quantized", "against float")

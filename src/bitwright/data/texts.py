@@ -9,6 +9,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -222,14 +223,10 @@ class TextData:
 
 def text_files(path: Path) -> list[Path]:
     """Return the file, or those of a folder or pattern, by their names."""
-    if path.exists() or not glob.has_magic(str(path)):
-        found = path.iterdir() if path.is_dir() else [path]
-        return sorted(file for file in found if file == path or _is_visible(file))
-    return sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207
-
-
-def _is_visible(file: Path) -> bool:
-    return file.is_file() and not file.name.startswith(".")
+    if not path.exists() and glob.has_magic(str(path)):
+        return sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207
+    files = path.iterdir() if path.is_dir() else [path]
+    return sorted(f for f in files if f == path or (f.is_file() and f.name[0] != "."))
 
 
 def is_text(source: Any) -> bool:
@@ -258,14 +255,11 @@ def _windows_of(path: Path, tokenizer: Any, length: int, wanted: int | None) -> 
     """Return windows of a text, spread evenly over it: so many, or all where there are fewer."""
     width = length * _CHARACTERS
     size = 0 if wanted is None else sum(map(len, _pieces(path)))
-    if wanted is not None and size >= wanted * width:
-        parts = _slices(path, [size * index // wanted for index in range(wanted)], width)
-        found = [
-            _encode(tokenizer, part, first=not index, last=False)[:length]
-            for index, part in enumerate(parts)
-        ]
-        if all(len(row) == length for row in found):
-            return np.stack(found)
+    if wanted and size >= wanted * width:  # of each part of the text only what a window takes
+        parts = enumerate(islice(_pieces(path, size // wanted), wanted))
+        found = [_encode(tokenizer, p[:width], first=not i, last=False) for i, p in parts]
+        if all(len(row) >= length for row in found):
+            return [row[:length] for row in found]
     tokens, pieces = [np.zeros(0, np.int32)], _pieces(path)
     piece = next(pieces, "")
     while piece:
@@ -279,26 +273,14 @@ def _windows_of(path: Path, tokenizer: Any, length: int, wanted: int | None) -> 
     return np.take(rows, np.linspace(0, len(rows) - 1, wanted).astype(int), axis=0)
 
 
-def _slices(path: Path, starts: Sequence[int], width: int) -> Iterator[str]:
-    """Yield the text from about each of these places on, from the start of a line if there is."""
-    done, left = 0, [*starts]
-    for piece in _pieces(path):
-        while left and left[0] < done + len(piece):
-            start = max(min(left.pop(0) - done, len(piece) - width), 0)
-            part = piece[start : start + width]
-            line = part.find("\n", 0, width // 2) + 1 if start else 0
-            yield part[line:]
-        done += len(piece)
-
-
-def _pieces(path: Path) -> Iterator[str]:
-    """Read a text in pieces of a bounded size, which end where lines do."""
-    rest = ""
+def _pieces(path: Path, size: int | None = None) -> Iterator[str]:
+    """Read a text in pieces of about this size, which end where lines do."""
+    rest, size = "", size or PIECE
     try:
         with _open_text(path) as file:
-            while block := file.read(PIECE):
+            while block := file.read(size):
                 rest += block
-                end = _end_of_piece(rest) if len(block) == PIECE else len(rest)
+                end = _end_of_piece(rest) if len(block) == size else len(rest)
                 yield rest[:end]
                 rest = rest[end:]
     except (UnicodeDecodeError, EOFError, zlib.error) as error:

@@ -49,8 +49,6 @@ class Heads(NamedTuple):
         )
 
 
-NO_HEADS = Heads()
-
 _SIZES = (
     *("head_size", "head_dim", "hidden_size", "n_embd"),
     *("num_key_value_heads", "num_attention_heads", "n_head"),
@@ -255,7 +253,7 @@ def fill_token_inputs(
     *,
     done: int = 0,
     shapes: Shapes | None = None,
-    heads: Heads = NO_HEADS,
+    heads: Heads | None = None,
 ) -> Sample:
     """Return the inputs of a model for tokens [batch, length] that follow `done` others.
 
@@ -263,7 +261,7 @@ def fill_token_inputs(
     made. `heads` says of which size its heads are.
     """
     specs, symbols = fix_shapes(specs, shapes)
-    window = Window(tokens, symbols, heads, done)
+    window = Window(tokens, symbols, heads or Heads(), done)
     return {
         spec.name: maker_of(spec)(window, spec)
         for spec in specs

@@ -23,7 +23,7 @@ from bitwright.assess.bench.generation_results import Engine, GenerationBenchmar
 from bitwright.assess.bench.process import ModelProcess, run_interleaved
 from bitwright.assess.bench.requests import TimedModel, Timing, check_shapes, write_samples
 from bitwright.data import fill_token_inputs, is_cache
-from bitwright.data.token_inputs import NO_HEADS, Heads, continued_by
+from bitwright.data.token_inputs import Heads, continued_by
 from bitwright.errors import MissingPackageError, ModelError, TargetError
 from bitwright.run.session import checked_providers
 from bitwright.support.progress import show_progress
@@ -189,7 +189,7 @@ def _open_model(
         )
     )
     caches = _pair_caches(process, model.name)
-    heads = NO_HEADS
+    heads = None
     if isinstance(source, (str, os.PathLike)):
         heads = Heads.read_beside(Path(source).parent)
     own = {dim for spec in process.inputs for dim in (spec.name, *(spec.shape or ()))}

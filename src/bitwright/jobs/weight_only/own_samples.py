@@ -30,8 +30,6 @@ from bitwright.support.progress import Progress, show_progress
 
 BATCH = 16
 """Windows that are written side by side: each weight is read once for all of them."""
-MIN_TOKENS = 16
-"""Fewer tokens in a window tell nothing of a model."""
 
 
 def writes_samples(source: graph.ModelSource) -> bool:
@@ -104,7 +102,7 @@ class _Writer(NamedTuple):
             try:
                 scores, caches = self._run(tokens[:, done:], done, caches)
             except ModelError:  # it knows no more positions
-                if done < MIN_TOKENS:
+                if not done:
                     raise
                 yield tokens[:, :done]
                 return
