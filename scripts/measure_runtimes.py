@@ -240,7 +240,7 @@ CASES: list[tuple[dict[str, Any], str, Any]] = [
     *(({"op": "DequantizeLinear", "types": {"0": n}, "opset": 25}, "take 4 bits", lambda k=k: dequantize(k, 25)) for n, k in (("INT2", T.INT2), ("UINT2", T.UINT2))),
     ({"op": "DequantizeLinear", "types": {"0": "FLOAT4E2M1"}, "opset": 23}, "take int4", nvfp4),
     ({"op": "Cast", "types": {"0": "INT4"}, "opset": 21}, "dequantize it", lambda: model([helper.make_node("Cast", ["w"], ["d"], to=F), helper.make_node("Add", ["x", "d"], ["y"])], {"x": floats(4, 32)}, {"w": typed(RANDOM.integers(0, 2, (4, 32)), (4, 32), I4)}, opset=21)),
-    ({"op": "MatMul", "types": {"0": "FLOAT16"}, "fed_by": "Transpose"}, "write Gemm, or keep it float32", crash),
+    ({"op": "MatMul", "types": {"0": "FLOAT16"}, "fed_by": "Transpose", "perms": [[1, 0, 2], [1, 2, 0]]}, "write Gemm, or keep it float32", crash),
 ]  # fmt: skip
 
 
@@ -292,7 +292,8 @@ def describe(row: dict[str, Any]) -> str:
     ]
     words += [f"input {place} {kind}" for place, kind in row.get("types", {}).items()]
     words += [f"input {place}" for place in row.get("present", ())]
-    words += [f"fed by {row['fed_by']}"] if "fed_by" in row else []
+    if "fed_by" in row:
+        words.append(f"fed by {row['fed_by']} {' or '.join(map(str, row['perms']))}")
     return f"{row['op']} ({', '.join(words)})" if words else row["op"]
 
 

@@ -60,3 +60,40 @@ def test_excluded_nodes_stay_float32():
     result = bitwright.quantize(model, recipe=recipe, data=make_samples(model, 2))
     kept = {one.op for one in result.plan.nodes.values() if not one.quantized}
     assert kept == {"Conv"}
+
+
+def test_what_the_runtime_crashes_on_stays_float32():
+    # It ends the process when it opens such a product in float16: this one must be opened.
+    nodes = [
+        node("Relu", ["x"], ["r"], "before"),
+        node("Transpose", ["r"], ["t"], "turn", perm=[1, 0, 2]),
+        node("MatMul", ["t", "w"], ["p"], "product"),
+        node("Relu", ["p"], ["y"], "after"),
+    ]
+    constants = {"w": np.ones((8, 4), np.float32)}
+    model = build(nodes, [info("x", [2, 3, 8])], [info("y", [3, 2, 4])], constants)
+    plan = bitwright.quantize(model, recipe="float16").plan
+    reasons = {name: one.reason for name, one in plan.nodes.items()}
+    assert reasons["before"] is None and reasons["after"] is None
+    assert reasons["turn"] == reasons["product"]
+    assert reasons["product"].startswith("ONNX Runtime crashes on a product")
+
+
+def test_operators_of_the_runtime_are_computed_in_half_where_their_types_allow_it():
+    constants = {"w": np.ones((8, 8), np.float32), "g": np.ones(8, np.float32)}
+    nodes = [
+        node("FusedMatMul", ["x", "w"], ["a"], "product", domain="com.microsoft"),
+        node("QuickGelu", ["a"], ["b"], "gelu", domain="com.microsoft"),
+        node(
+            "SkipSimplifiedLayerNormalization", ["b", "x", "g"], ["y"], "norm",
+            domain="com.microsoft",
+        ),
+    ]  # fmt: skip
+    model = build(
+        nodes, {"x": [1, 4, 8]}, [info("y", [1, 4, 8])], constants, domains=["com.microsoft"]
+    )
+    samples = make_samples(model, 2)
+    made = bitwright.quantize(model, recipe="float16", data=samples)
+    assert all(one.quantized for one in made.plan.nodes.values())
+    casts = [one for one in as_proto(made.model).graph.node if one.op_type == "Cast"]
+    assert len(casts) == 2 and made.outputs[0].sqnr > 50

@@ -32,6 +32,13 @@ def test_the_checker_agrees(op, inputs, version, kind):
     assert all(map(half.takes, range(inputs))) == accepted, allowed
 
 
+def test_the_runtime_says_what_its_own_operators_take():
+    node = ir.Node("com.microsoft", "GroupQueryAttention", [None] * 13)
+    half = find_half_parameters(node, "float16")
+    assert half.takes(0) and half.takes(3) and half.gives(0)
+    assert not half.takes(5) and not half.takes(12)  # lengths, and scales of a cache
+
+
 def test_nothing_is_known_of_other_domains():
-    node = ir.Node("com.microsoft", "FusedConv", [None, None])
+    node = ir.Node("mine", "FusedConv", [None, None])
     assert not find_half_parameters(node, "float16").takes(0)

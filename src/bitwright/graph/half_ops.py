@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import onnx
 import onnx_ir as ir
+from onnxruntime.capi import _pybind_state
 
 from bitwright.graph.runtime_ops import find_schema
 
@@ -34,27 +34,35 @@ class HalfParameters:
 
 def find_half_parameters(node: ir.Node, kind: str) -> HalfParameters:
     """Return which tensors of a node may be float16, or bfloat16; of unknown operators none."""
+    if node.domain == "com.microsoft":
+        return _read_parameters(_runtime_schemas().get(node.op_type), kind)
     if node.domain not in ("", "ai.onnx"):
         return HalfParameters()
     graph = node.graph
     imports = graph.opset_imports if isinstance(graph, ir.Graph) else {}
-    return _read_schema(node.op_type, node.version or imports.get("", _LATEST), kind)
+    version = node.version or imports.get("", _LATEST)
+    return _read_parameters(find_schema(node.op_type, version), kind)
 
 
 @cache
-def _read_schema(op_type: str, version: int, kind: str) -> HalfParameters:
-    schema = find_schema(op_type, version)
+def _runtime_schemas() -> dict[str, Any]:
+    """Return what ONNX Runtime says of its own operators."""
+    found = _pybind_state.get_all_operator_schema()
+    return {one.name: one for one in found if one.domain == "com.microsoft"}
+
+
+@cache
+def _read_parameters(schema: Any, kind: str) -> HalfParameters:
     if schema is None:
         return HalfParameters()
     allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
 
     def flags(parameters: Any) -> tuple[bool, ...]:
-        types = (allowed.get(each.type_str, [each.type_str]) for each in parameters)
-        return tuple(f"tensor({kind})" in each for each in types)
+        names = (getattr(each, "type_str", None) or each.typeStr for each in parameters)
+        return tuple(f"tensor({kind})" in allowed.get(name, [name]) for name in names)
 
     def repeats(parameters: Any) -> bool:
-        variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
-        return bool(parameters) and parameters[-1].option == variadic
+        return bool(parameters) and parameters[-1].option.name == "Variadic"
 
     inputs, outputs = list(schema.inputs), list(schema.outputs)
     return HalfParameters(flags(inputs), flags(outputs), repeats(inputs), repeats(outputs))

@@ -83,5 +83,6 @@ def _has(node: ir.Node, fact: Mapping[str, Any]) -> bool:
         return False
     kinds = {place: value.dtype and value.dtype.name for place, value in values.items() if value}
     maker = node.inputs[0].producer() if node.inputs and node.inputs[0] else None
-    fed = "fed_by" not in fact or (maker is not None and maker.op_type == fact["fed_by"])
+    perm = maker.attributes.get_ints("perm", ()) if maker else ()
+    fed = "perms" not in fact or [*(perm or ())] in fact["perms"]
     return fed and all(kinds[place] == kind for place, kind in types.items())
