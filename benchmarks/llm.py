@@ -43,6 +43,7 @@ OURS = (
 )
 MORE = (
     "int4-alike",  # all weights in 4 bits, the head too
+    "int4-even",  # the same with a head of 8 bits, as `int4` was before it mixed bits
     "int4-awq-gptq",  # what `int4` does, behind AWQ
     "int4-hqq-float",  # zero points in float
     "int2",  # what `int4` does, with fewer bits

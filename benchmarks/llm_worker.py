@@ -10,6 +10,7 @@ import numpy as np
 from measure import report
 
 _SIGNED = {"fine_tune": {"method": "signround"}}
+_EVEN = {"mixed": None, "head_bits": 8}  # all of the same bits, but the head
 
 # Recipes that have no name of their own: the one that they begin with, and what they change.
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
@@ -18,15 +19,16 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
         "int4-hqq",
         {"weights": {"rounding": {"method": "hqq", "float_zero_points": True}}},
     ),
-    "int4-alike": ("int4", {"weights": {"head_bits": None}}),
+    "int4-alike": ("int4", {"weights": {"mixed": None}}),
+    "int4-even": ("int4", {"weights": _EVEN}),
     "int4-awq-gptq": (
         "int4",
         {"weights": {"rounding": {"method": "gptq"}, "refine": 2, "awq": {}}},
     ),
-    "int2": ("int4", {"weights": {"bits": 2}}),
-    "int3": ("int4", {"weights": {"bits": 3}}),
-    "int2-signround": ("int4", {"weights": {"bits": 2}, **_SIGNED}),
-    "int3-signround": ("int4", {"weights": {"bits": 3}, **_SIGNED}),
+    "int2": ("int4", {"weights": {"bits": 2, **_EVEN}}),
+    "int3": ("int4", {"weights": {"bits": 3, **_EVEN}}),
+    "int2-signround": ("int4", {"weights": {"bits": 2, **_EVEN}, **_SIGNED}),
+    "int3-signround": ("int4", {"weights": {"bits": 3, **_EVEN}, **_SIGNED}),
     "int4-signround": ("int4", _SIGNED),
 }
 
