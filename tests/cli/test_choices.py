@@ -40,3 +40,9 @@ def test_what_a_model_is_decides_what_is_offered(run, tmp_path, make, wanted):
     onnx.save(make(), tmp_path / "model.onnx")
     choices = run(tmp_path / "model.onnx", "--json").json["choices"]
     assert any(choice["command"].endswith(wanted) for choice in choices), choices
+
+
+def test_a_folder_alone_says_which_commands_take_it(run, tmp_path):
+    answer = run(tmp_path)
+    assert answer.code == 1
+    assert f"'bitwright quantize {tmp_path} --bits 4'" in answer.err

@@ -12,6 +12,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -37,7 +38,7 @@ from bitwright.cli.short_help import Overview, with_short_help
 from bitwright.cli.stopping import Stopping
 from bitwright.cli.tune import tune_command
 from bitwright.cli.verify import verify_command
-from bitwright.errors import RENAMED, BitwrightError, OutputError
+from bitwright.errors import RENAMED, ArgumentError, BitwrightError, OutputError
 from bitwright.support.memory_shortage import find_memory_shortage
 from bitwright.support.wording import indented, printable
 
@@ -71,12 +72,14 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 
 def run(arguments: Sequence[str] | None, stopping: Stopping) -> int:
     """Run one command and return its exit code, with a line for whatever ended it."""
-    words = _with_verb(list(sys.argv[1:] if arguments is None else arguments))
+    words = list(sys.argv[1:] if arguments is None else arguments)
     as_json, verbose = "--json" in words, not {"-v", "--verbose"}.isdisjoint(words)
     try:
         with stopping.recognized(), _one_line_warnings(), _quiet_loggers():
             command = typer.main.get_command(_make_app())
-            code = command.main(args=words, prog_name="bitwright", standalone_mode=False)
+            code = command.main(
+                args=_with_verb(words), prog_name="bitwright", standalone_mode=False
+            )
             if code == INTERRUPTED:
                 # Some versions of typer turn Ctrl-C into this number and say nothing.
                 raise KeyboardInterrupt
@@ -116,7 +119,13 @@ def run(arguments: Sequence[str] | None, stopping: Stopping) -> int:
 
 def _with_verb(words: list[str]) -> list[str]:
     """Return the words of a command: a model alone is looked at, and what can be done with it."""
-    is_model = bool(words) and words[0].endswith(".onnx") and words[0] not in _COMMANDS
+    first = words[0] if words and words[0] not in _COMMANDS else ""
+    if first and Path(first).is_dir():
+        raise ArgumentError(
+            f"{first!r} is a folder; 'bitwright quantize {first} --bits 4' (or 8) quantizes its "
+            f"models, and 'bitwright publish {first} -o OUT' writes every variant."
+        )
+    is_model = first.endswith(".onnx")
     return ["inspect", *words, "--choices"] if is_model else words
 
 
