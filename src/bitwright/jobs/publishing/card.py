@@ -27,7 +27,7 @@ CERTIFICATES = "bitwright.json"
 """The file that programs read."""
 _CARD = "README.md"
 _MARK = "<!-- variants, by bitwright publish -->"
-_LEVELS = ("good", "fair", "slow", "float", "unknown", "poor")
+_LEVELS = ("good", "fair", "float", "slow", "unknown", "poor")
 """The best first, for a choice among variants."""
 
 

@@ -202,7 +202,9 @@ class _Part:
                 result, reason = self._quantize(recipe, target.parent, variant), None
                 break
             except BitwrightError as error:
-                reason = reason or str(error).rstrip(".")
+                reason = reason or str(error).partition(";")[0].rstrip(
+                    "."
+                )  # not what else to ask for
         if reason is not None:
             return known.with_(reason=reason)
         model = graph.load_model(self.path) if result is None else result.model
