@@ -145,9 +145,9 @@ class RecipeChoice:
             return "int8-dynamic"
         if self.bits is None:
             return None
-        from bitwright.jobs.weight_only.own_samples import writes_samples
+        from bitwright.jobs.weight_only.own_samples import MAX_UNASKED, writes_samples
 
-        own = model is not None and writes_samples(model)
+        own = model is not None and writes_samples(model, MAX_UNASKED)
         return "int4" if has_data or own else "int4-rtn"
 
     def load(self, model: Path | None = None, *, has_data: bool = True) -> Recipe:

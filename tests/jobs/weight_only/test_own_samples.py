@@ -23,6 +23,7 @@ def windows(model, count, recipe=RECIPE):
 def test_only_decoders_with_a_cache_that_grows_write_samples(tmp_path):
     assert writes_samples(make_decoder())
     assert not writes_samples(make_block())
+    assert not writes_samples(make_decoder(), 100)  # bytes
     assert not writes_samples(
         make_decoder(
             shapes={

@@ -6,6 +6,7 @@ LLM-QAT (arXiv:2305.17888): what the model says itself has all kinds of text tha
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +17,7 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.data import InputSpec, Samples, TextData, fill_token_inputs, is_cache
-from bitwright.data.token_inputs import (
-    Heads,
-    continued_by,
-    folder_of_configuration,
-    is_tokens,
-)
+from bitwright.data.token_inputs import Heads, continued_by, folder_of_configuration, is_tokens
 from bitwright.errors import ModelError
 from bitwright.jobs.opening import Prepared, input_specs
 from bitwright.run import run_session
@@ -32,11 +28,16 @@ BATCH = 16
 """Windows that are written side by side: each weight is read once for all of them."""
 
 
-def writes_samples(source: graph.ModelSource) -> bool:
-    """Whether a model, or one of a folder, can write windows of its own: a decoder with a cache."""
+MAX_UNASKED = 4 << 30
+"""Bytes of a model up to which it is run as a whole, for minutes, where no recipe asks for it."""
+
+
+def writes_samples(source: graph.ModelSource, most: float = math.inf) -> bool:
+    """Whether a model, or one of a folder, is a decoder with a cache, of so many bytes at most."""
     if isinstance(source, str | os.PathLike) and Path(source).is_dir():
-        return any(map(writes_samples, sorted(Path(source).rglob("*.onnx"))))
-    return _find_outputs(graph.load_model(source)) is not None
+        return any(writes_samples(path, most) for path in sorted(Path(source).rglob("*.onnx")))
+    model = graph.load_model(source)
+    return _find_outputs(model) is not None and graph.file_size(source) <= most
 
 
 def write_samples(prepared: Prepared, count: int, progress: Progress) -> Samples | None:
@@ -44,8 +45,8 @@ def write_samples(prepared: Prepared, count: int, progress: Progress) -> Samples
     outputs = _find_outputs(prepared.model)
     if outputs is None:
         return None
-    specs, source = prepared.inputs, prepared.source
-    text = TextData(text="", config=folder_of_configuration(source))
+    specs = prepared.inputs
+    text = TextData(text="", config=folder_of_configuration(prepared.source))
     length = text.window(specs)
     writer = _Writer(prepared, outputs, text.heads(), np.random.default_rng(0))
     rows = np.zeros((0, length), np.int64)
@@ -121,11 +122,10 @@ class _Writer(NamedTuple):
         self, tokens: Array, done: int, caches: dict[str, Array]
     ) -> tuple[Array, dict[str, Array]]:
         feeds = fill_token_inputs(tokens, self.prepared.inputs, done=done, heads=self.heads)
-        names = self.outputs
-        wanted = [names.logits, *names.caches.values()]
+        wanted = [self.outputs.logits, *self.outputs.caches.values()]
         found = run_session(self.prepared.reference_session, {**feeds, **caches}, wanted)
-        grown = {name: found[present] for name, present in names.caches.items()}
-        return found[names.logits][:, -1], grown
+        grown = {name: found[present] for name, present in self.outputs.caches.items()}
+        return found[self.outputs.logits][:, -1], grown
 
 
 def _batch_of(specs: tuple[InputSpec, ...]) -> int | None:
