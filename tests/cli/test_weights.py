@@ -88,9 +88,18 @@ def test_bits_alone_calibrate_a_decoder_on_what_it_writes(tmp_path, capsys):
     assert (tmp_path / "model-int4.onnx").is_file()
 
 
+def test_fast_prompts_are_an_option(model, tmp_path, capsys):
+    output = tmp_path / "both.onnx"
+    command = ["quantize", str(model), "-o", str(output), "--bits", "4", "--prompts", "fast"]
+    assert main([*command, "--quiet", "--no-timing"]) == 0
+    assert [node.op_type for node in onnx.load(output).graph.node] == ["Size", "Less", "If"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--recipe", "int8", "--prompts", "fast"], "--prompts is for weights whose"),
+        (["--bits", "8", "--prompts", "fast"], "recipe 'int8-dynamic' quantizes both"),
         (["--recipe", "int8", "--bits", "4"], "quantizes both"),
         (["--recipe", "int4-rtn", "--bits", "9"], "2 to 8 bits"),
         (["--recipe", "int4-rtn", "--bits", "1.5"], "between 2 and 4 bits"),

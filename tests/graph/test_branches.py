@@ -1,13 +1,14 @@
 """Branches in the place of their If compute what the If computes."""
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from onnx import helper
 from support.models import BOOL, build, info, node, normal, run, tensors
 
-from bitwright.graph import iter_values
-from bitwright.graph.branches import find_choices, iter_chosen, open_branches
+from bitwright.graph import iter_values, load_model
+from bitwright.graph.branches import choose_by_size, find_choices, iter_chosen, open_branches
 
 
 def make_choice(label):
@@ -81,3 +82,18 @@ def test_a_condition_that_is_computed_is_no_choice():
     model = ir.from_proto(build(nodes, inputs, [info("y", [4])], {}, opset=21))
     assert not find_choices(model)
     assert list(iter_chosen(model)) == [model.graph]
+
+
+def test_the_size_of_an_input_chooses_between_two_models():
+    def make(added):
+        nodes = [node("Add", ["x", "w"], ["sum"], "add"), node("Neg", ["sum"], ["y"], "negate")]
+        outputs = [info("sum", ["n"]), info("y", ["n"])]
+        constants = {"w": np.array([added], np.float32)}
+        return load_model(build(nodes, [info("x", ["n"])], outputs, constants, opset=17))
+
+    merged = ir.to_proto(choose_by_size(make(1), make(10), "x", 3))
+    onnx.checker.check_model(merged)
+    assert {tensor.name for tensor in merged.graph.initializer} == {"w", "many/w", "few/x"}
+    for count, added in ((2, 1), (3, 10)):
+        found = run(merged, {"x": np.zeros(count, np.float32)})
+        assert [value.tolist() for value in found] == [[added] * count, [-added] * count]

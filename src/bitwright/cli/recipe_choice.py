@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ from bitwright.cli.groups import complete_recipe, complete_target, completing, o
 
 if TYPE_CHECKING:
     from bitwright.recipe import Recipe
+
+Prompts = StrEnum("Prompts", ["fast"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,11 @@ class RecipeChoice:
         "Bits of a language model's weights. 8: --dynamic. 2 to 7, or an average such as 4.5, for "
         "which those that lose most get twice as many as the others: the recipe int4, or int4-rtn "
         "for a model without a cache and data. Beside a recipe of weights alone: its bits.",
+    )
+    prompts: Prompts | None = option(
+        None,
+        "fast: with --bits below 8, int8 weights stand beside those of fewer bits, and prompts are "
+        "computed in them: 2 to 3 times faster, in a file of nearly three times the size.",
     )
     ranges: str | None = option(
         "METHOD",
@@ -99,24 +107,26 @@ class RecipeChoice:
         from bitwright.errors import RecipeError
         from bitwright.recipe import ByLoss
 
-        if self.bits is None:
-            return {}
-        if chosen.mode == "dynamic" and self.bits == 8:
+        both = None if self.prompts is None else {"weights.output": "matmul-nbits-and-rows"}
+        if (self.bits is None or (chosen.mode == "dynamic" and self.bits == 8)) and not both:
             return {}
         if chosen.mode != "weight-only":
             raise RecipeError(
-                f"--bits is for weights whose activations stay float, and recipe {chosen.name!r} "
-                "quantizes both; add --recipe int4, or set its types."
+                f"{'--prompts' if both else '--bits'} is for weights whose activations stay float, "
+                f"and recipe {chosen.name!r} quantizes both; add --recipe int4, or set its types."
             )
+        if self.bits is None:
+            return {**(both or {})}
         bits, weights = int(self.bits), chosen.weights
         if self.bits == bits:
-            given: dict[str, str | float] = {"weights.bits": bits}
+            given: dict[str, str | float] = {**(both or {}), "weights.bits": bits}
             if bits != weights.bits and isinstance(weights.mixed, ByLoss):
                 # Half a bit more is too little for a head of fewer bits, and nothing beyond 8.
                 given |= {"weights.mixed": "null", "weights.head_bits": 8}
             return given
         narrow = 2 if self.bits < 4 else 4
         return {
+            **(both or {}),
             "weights.bits": narrow,
             "weights.head_bits": "null",
             "weights.mixed.by": "loss",

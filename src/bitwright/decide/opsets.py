@@ -18,7 +18,13 @@ _DYNAMIC = _FUSED = 11
 _HALF = 21
 _BLOCKS = 21
 _FLOAT4 = 23
-_OPSET_OF_OUTPUT = {"qdq": _BLOCKS, "qdq-transposed": _BLOCKS, "nvfp4": _FLOAT4}
+_CHANNELS = 13  # a scale for each column
+_OPSET_OF_OUTPUT = {
+    "matmul-nbits-and-rows": _CHANNELS,
+    "qdq": _BLOCKS,
+    "qdq-transposed": _BLOCKS,
+    "nvfp4": _FLOAT4,
+}
 # The bodies of extended operators cast to the type of a zero point, and cut shapes in two.
 _BODIES = 15
 

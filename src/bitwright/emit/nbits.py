@@ -496,6 +496,7 @@ class _Shared:
 
 FORMS: dict[str, Callable[[_Writer, _Held], None]] = {
     "matmul-nbits": _Writer.write_nbits,
+    "matmul-nbits-and-rows": _Writer.write_nbits,  # the rows are another model
     "qdq": _Writer.write_dequantize,
     "qdq-transposed": partial(_Writer.write_dequantize, transposed=True),
     "float": _Writer.write_floats,

@@ -203,12 +203,13 @@ class WeightOnly(Settings, frozen=True, kw_only=True):
     error_propagation: float = 0.0
     """The part of the error which those layers leave in its inputs that a layer makes up for; 0.5
     is best on texts of another kind than the calibration data. Takes a second, float run."""
-    output: Literal["matmul-nbits", "qdq", "qdq-transposed", "nvfp4", "bnb4", "float"] = (
-        "matmul-nbits"
-    )
-    """The runtime's n-bit product, blocked DequantizeLinear, the same of matrices that are stored
-    as (outputs, inputs) with a Transpose behind it, NVIDIA's float4 in blocks of 16 with
-    float8 scales, bitsandbytes' NF4, or float weights with the rounded values, for study."""
+    output: Literal[
+        "matmul-nbits", "matmul-nbits-and-rows", "qdq", "qdq-transposed", "nvfp4", "bnb4", "float"
+    ] = "matmul-nbits"
+    """The runtime's n-bit product, the same with int8 rows beside it for prompts, blocked
+    DequantizeLinear, the same of matrices that are stored as (outputs, inputs) with a Transpose
+    behind it, NVIDIA's float4 in blocks of 16 with float8 scales, bitsandbytes' NF4, or float
+    weights with the rounded values, for study."""
     accuracy_level: int | Literal["auto"] | None = "auto"
     """What the n-bit product computes in: 0 float32, 4 int8 (faster, inputs rounded to 8 bits);
     None: 4 where nothing else is fast, else 0; auto: 4 also where samples show that it costs next

@@ -204,7 +204,7 @@ class _Planner:
     def _refuse_shape(self, node: ir.Node, weights: Sequence[ir.Value]) -> str | None:
         if any(0 in (weight.shape or ()) for weight in weights):
             return "its weight has no numbers"
-        in_operators = self._options.output == "matmul-nbits"
+        in_operators = self._options.output.startswith("matmul-nbits")
         if self._options.output == "bnb4" and node.op_type != "MatMul":
             return "MatMulBnb4 takes the weights of MatMul"
         if node.op_type == "MoE":

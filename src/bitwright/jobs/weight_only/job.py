@@ -27,6 +27,7 @@ from bitwright.jobs.smoothing import apply_factors
 from bitwright.jobs.weight_only.accuracy_level import choose_accuracy_level
 from bitwright.jobs.weight_only.lazy import can_round_lazily, keep_in_memory, round_lazily
 from bitwright.jobs.weight_only.mixed_bits import mix_bits
+from bitwright.jobs.weight_only.prompts import OUTPUT, with_rows
 from bitwright.jobs.weight_only.rotation import choose_rotation
 from bitwright.jobs.weight_only.sequence import find_scaling, round_weights
 from bitwright.jobs.weight_only.work import WeightWork
@@ -104,6 +105,8 @@ def write_weight_only(
         )
     else:
         written = _emit(prepared, plan, weights)
+    if plan.recipe.weights.output == OUTPUT:
+        written = with_rows(prepared, written, evaluation)
     return assess_model(prepared, written, evaluation, data)
 
 

@@ -64,7 +64,7 @@ def _why_bits_unfit(rule: LowBitProducts, recipe: Recipe) -> str | None:
     bits = recipe.weights.bits
     if rule.consequence not in ("refused", "leaves") or bits in rule.bits:
         return None
-    if recipe.weights.output != "matmul-nbits":
+    if not recipe.weights.output.startswith("matmul-nbits"):
         return None
     return f"weights of {bits} bits, and not {_any_of(rule.bits)}"
 

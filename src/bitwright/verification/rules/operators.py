@@ -53,7 +53,7 @@ def _refused(rule: Operators, view: TargetView) -> Iterator[Breach]:
 
 
 def _write_pairs(rule: Operators, recipe: Recipe) -> Changes:
-    refused = "MatMulNBits" in rule.ops and recipe.weights.output == "matmul-nbits"
+    refused = "MatMulNBits" in rule.ops and recipe.weights.output.startswith("matmul-nbits")
     return {"weights": {"output": "qdq"}} if refused else {}
 
 
