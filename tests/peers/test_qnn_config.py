@@ -72,7 +72,9 @@ def test_the_same_tensors_have_the_same_types(name, bits, tmp_path):
     # By the same table weights of norms are asymmetric; the tool gives them the type of all others.
     norms = {n.input[1] for n in model.graph.node if n.op_type == "LayerNormalization"}
     theirs |= dict.fromkeys(norms & theirs.keys(), ("UINT8", False))
-    assert ours == theirs
+    # A Pad of zeros is part of the Conv behind it.
+    padded = {node.output[0] for node in model.graph.node if node.op_type == "Pad"} - ours.keys()
+    assert ours == {name: kind for name, kind in theirs.items() if name not in padded}
     assert not bitwright.verify(made.model, "qualcomm-htp:v68").errors
 
 
