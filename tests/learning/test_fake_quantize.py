@@ -16,7 +16,6 @@ torch = pytest.importorskip("torch", reason="the learning quantizers are torch c
 from bitwright.compat.quark.finetuning.create_torch import (  # noqa: E402
     base_qdq_quantizers as compat,
 )
-
 from bitwright.learning import fake_quantize as core  # noqa: E402
 
 ONNX = {

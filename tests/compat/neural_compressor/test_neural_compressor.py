@@ -3,8 +3,6 @@
 import numpy as np
 import onnx
 import pytest
-from bitwright.compat.neural_compressor.model import Model
-from bitwright.compat.neural_compressor.utils import logger
 from support.models import make_mlp, ops
 
 import bitwright
@@ -18,6 +16,8 @@ from bitwright.compat.neural_compressor import (
     quantization,
 )
 from bitwright.compat.neural_compressor.data import DataLoader, Datasets
+from bitwright.compat.neural_compressor.model import Model
+from bitwright.compat.neural_compressor.utils import logger
 from bitwright.errors import DataError, RecipeError
 
 DEMO = bitwright.load_demo()

@@ -1,16 +1,16 @@
 """Settings by patterns of types and names: floats, scales of channels, ranges."""
 
 import pytest
+
+import bitwright
+from bitwright import load_recipe
+from bitwright.compat.neural_compressor.op_settings import apply_op_settings, setting_by_node
 from bitwright.compat.neural_compressor.utils.constant import (
     BF16,
     FP32,
     INT8_SYM_MINMAX_PERTENSOR,
     UINT8_ASYM_KL_PERTENSOR,
 )
-
-import bitwright
-from bitwright import load_recipe
-from bitwright.compat.neural_compressor.op_settings import apply_op_settings, setting_by_node
 from bitwright.errors import RecipeError
 from bitwright.graph import load_model
 from bitwright.recipe import Entropy, MinMax, Recipe

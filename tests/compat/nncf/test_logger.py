@@ -3,9 +3,9 @@
 import logging
 
 import pytest
-from bitwright.compat.nncf.common.logging import disable_logging, nncf_logger, set_log_level
 
 from bitwright.compat import nncf
+from bitwright.compat.nncf.common.logging import disable_logging, nncf_logger, set_log_level
 
 
 def test_the_level_is_that_of_the_logger_and_its_handlers():

@@ -1,6 +1,7 @@
 """What Quark has and Bitwright does not can be imported, and says what to use instead."""
 
 import pytest
+
 from bitwright.compat.quark.onnx import (
     AutoSearch,
     AutoSearchPro,
@@ -10,7 +11,6 @@ from bitwright.compat.quark.onnx import (
     dump_model,
     get_auto_search_config,
 )
-
 from bitwright.errors import RecipeError
 
 

@@ -1,9 +1,9 @@
 """Number types by Quark's names."""
 
 import pytest
+
 from bitwright.compat.quark.onnx.quantization.config import data_type
 from bitwright.compat.quark.onnx.quantization.config.data_type import parse_data_type
-
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import BFP16, UINT8
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from bitwright.compat.quark.onnx.quantization.config import custom_config
 from bitwright.compat.quark.onnx.quantization.config.custom_config import DefaultConfigMapping
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from bitwright.compat.quark.onnx.quantization.config.spec import QTensorConfig
 
 from bitwright.compat import quark
 from bitwright.compat.quark import CalibMethod, QLayerConfig, QuantGranularity, ScaleType, Spec
+from bitwright.compat.quark.onnx.quantization.config.spec import QTensorConfig
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import BFLOAT16, QTYPES, UINT8
 

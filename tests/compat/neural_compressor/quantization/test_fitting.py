@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from bitwright.compat.neural_compressor.utils.constant import FP32
 
 import bitwright
 from bitwright import graph
@@ -21,6 +20,7 @@ from bitwright.compat.neural_compressor.config import (
 from bitwright.compat.neural_compressor.quantization import fit
 from bitwright.compat.neural_compressor.quantization.fitting import recipe_of
 from bitwright.compat.neural_compressor.quantization.within_loss import Once
+from bitwright.compat.neural_compressor.utils.constant import FP32
 from bitwright.errors import DataError, RecipeError
 
 DEMO = bitwright.load_demo()
@@ -206,10 +206,9 @@ def test_other_wrong_arguments_are_refused_and_the_rest_is_warned_of(asked):
 
 def test_a_script_of_its_examples_runs_with_other_import_lines(faster, tmp_path):
     """As its examples for image recognition with ONNX models are written."""
-    from bitwright.compat.neural_compressor.utils.constant import FP32
-
     from bitwright.compat.neural_compressor import PostTrainingQuantConfig, quantization
     from bitwright.compat.neural_compressor.config import AccuracyCriterion, TuningCriterion
+    from bitwright.compat.neural_compressor.utils.constant import FP32
 
     class Dataloader:
         def __init__(self, images, labels, batch_size=1):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bitwright.compat.onnxruntime.neural_compressor.onnx_model import ONNXModel
 from support.models import make_mlp, ops
 
 from bitwright.compat.onnxruntime.neural_compressor import rtn_quantize
+from bitwright.compat.onnxruntime.neural_compressor.onnx_model import ONNXModel
 
 
 def test_weights_are_rounded():
