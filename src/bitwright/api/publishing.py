@@ -12,7 +12,6 @@ from bitwright.support.progress import Progress
 
 if TYPE_CHECKING:
     from bitwright.jobs.publishing.card import Published
-    from bitwright.jobs.publishing.variants import LoaderName
 
 
 @check_arguments
@@ -20,7 +19,7 @@ def publish(
     source: str | Path,
     output: str | Path,
     *,
-    loader: LoaderName = "transformers.js",
+    loader: str = "transformers.js",
     variants: Sequence[str] | None = None,
     max_size: int | str | None = None,
     data: Any = None,

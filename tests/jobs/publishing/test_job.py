@@ -158,3 +158,8 @@ def test_files_keep_answers_to_random_samples_that_are_asked_for_again(folder, t
     given = {"golden": 1, "golden_from_data": True, "data": feeds, "loader": "onnxruntime"}
     publish(folder, tmp_path / "mine", variants=["fp32"], reports=False, **given)
     assert bitwright.verify(tmp_path / "mine" / "model.onnx", "here").findings == ()
+
+
+def test_an_unknown_loader_is_refused_with_those_that_are_known(tmp_path):
+    with pytest.raises(ArgumentError, match=r"loader is 'transformers.js' or .*not 'tfjs'"):
+        bitwright.publish(tmp_path / "model.onnx", tmp_path / "out", loader="tfjs")

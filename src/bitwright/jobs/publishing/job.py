@@ -32,6 +32,7 @@ from bitwright.jobs.publishing.variants import LOADERS, VARIANTS, Loader, Varian
 from bitwright.jobs.quantization import QuantizeRequest, quantize_request
 from bitwright.jobs.report import save_report
 from bitwright.jobs.result import Result
+from bitwright.jobs.tuning.goal import check_word
 from bitwright.recipe import Recipe
 from bitwright.recipe.host import settle_for_host
 from bitwright.support.files import make_folder, replace_file, temporary_beside
@@ -67,6 +68,7 @@ class PublishRequest:
 
 def publish_folder(request: PublishRequest) -> Published:
     """Write a folder with every variant of every part that holds, and the card about them."""
+    check_word("loader", request.loader, list(LOADERS))
     loader, output = LOADERS[request.loader], Path(request.output)
     variants = loader.choose(request.variants)
     source = _open_source(Path(request.source))

@@ -72,8 +72,6 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
         return [VARIANTS[name] for name in dict.fromkeys(names or self.variants)]
 
 
-LoaderName = Literal["transformers.js", "onnxruntime", "genai", "edge"]
-
 _DATA = tomllib.loads(Path(__file__).with_name("loaders.toml").read_text(encoding="utf-8"))
 VARIANTS = {
     name: msgspec.convert({"name": name, **facts}, Variant)
