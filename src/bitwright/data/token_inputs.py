@@ -191,10 +191,15 @@ _MAKERS: tuple[tuple[str, Maker], ...] = (
 
 def folder_of_configuration(source: Any) -> Path | None:
     """Return the folder with the model's configuration, where the model is a file beside it."""
+    return folder_with(source, CONFIGURATIONS)
+
+
+def folder_with(source: Any, names: Collection[str]) -> Path | None:
+    """Return the folder of a model's file, or the one above, that has a file of these names."""
     if not isinstance(source, str | os.PathLike):
         return None
     folders = [*Path(source).absolute().parents][:2]  # optimum's models lie in a folder "onnx"
-    found = (f for f in folders if any((f / name).is_file() for name in CONFIGURATIONS))
+    found = (f for f in folders if any((f / name).is_file() for name in names))
     return next(found, None)
 
 

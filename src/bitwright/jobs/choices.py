@@ -22,7 +22,7 @@ from bitwright.graph.constants import weight_of
 from bitwright.jobs.calibration import Calibration, take_samples
 from bitwright.jobs.dynamic import leave_slower_float
 from bitwright.jobs.folder_data import with_tokenizer_beside
-from bitwright.jobs.opening import Prepared, open_model
+from bitwright.jobs.opening import open_model
 from bitwright.jobs.placing import is_sized, predict
 from bitwright.jobs.timing import MAX_BYTES
 from bitwright.recipe import Recipe, named_recipe
@@ -87,12 +87,12 @@ def _static(source: str, size: int, named: str, data: Any) -> Iterator[Choice]:
     samples = [] if data is None else take_samples(prepared, Calibration(data, 1), 1)
     placed = predict(prepared, layout, samples) if samples or is_sized(prepared) else None
     command = f"bitwright quantize {source} {named}"
-    most = size - _saved(prepared, layout, {})
+    most = size - _saved(layout, {})
     if placed is None:
         yield Choice("8-bit integers", most, None, command)
         return
     if placed.integers:
-        part = size - _saved(prepared, layout, placed.times)
+        part = size - _saved(layout, placed.times)
         yield Choice(
             "8-bit integers where they pay", part, placed.time / placed.float_time, command
         )
@@ -111,12 +111,12 @@ def _dynamic(source: str, size: int) -> Iterator[Choice]:
         layout = lay_out_dynamic(prepared.model, recipe, keep_float=prepared.keep_float)
     except BitwrightError:  # it would be slower, or there is nothing to take
         return
-    left = size - _saved(prepared, layout, {})
+    left = size - _saved(layout, {})
     command = f"bitwright quantize {source} --dynamic"
     yield Choice("8-bit integers without data, each token by itself", left, None, command)
 
 
-def _saved(prepared: Prepared, layout: Layout, in_float: Mapping[str, Any]) -> int:
+def _saved(layout: Layout, in_float: Mapping[str, Any]) -> int:
     """Return how many bytes weights lose; those of nodes that are to be float keep theirs."""
     stay = {name for node in in_float if node in layout.nodes for name in layout.nodes[node].inputs}
     return sum(

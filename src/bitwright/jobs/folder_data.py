@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +13,13 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright.data import InputSpec, Samples, ShapedData, TextData
 from bitwright.data.texts import is_text
+from bitwright.data.token_inputs import folder_with
 from bitwright.errors import DataError, ModelError, did_you_mean
 from bitwright.jobs.opening import input_specs
 from bitwright.run import open_session, run_session
 from bitwright.support.array_types import Array
 
+_TOKENIZER = "tokenizer.json"
 # Inputs that another model of the folder makes of a text, and its outputs: an encoder's, as optimum
 # names them, and the embeddings of tokens where a model also reads images or audio.
 _MADE_BY_MODELS = {
@@ -157,14 +158,12 @@ def with_tokenizer_beside(source: Any, data: Any) -> Any:
 
     Other data, and a text beside which there is none, are returned as they are.
     """
-    text = _as_text(data)
-    if not isinstance(source, str | os.PathLike) or not isinstance(text, TextData):
+    text, folder = _as_text(data), folder_with(source, (_TOKENIZER,))
+    if not isinstance(text, TextData) or text.tokenizer is not None:
         return data
-    if text.tokenizer is not None or Path(source).is_dir():
+    if folder is None or Path(source).is_dir():
         return data
-    folders = [*Path(source).absolute().parents][:2]  # optimum's models lie in a folder "onnx"
-    found = [f / "tokenizer.json" for f in folders if (f / "tokenizer.json").is_file()]
-    return replace(text, tokenizer=found[0]) if found else data
+    return replace(text, tokenizer=folder / _TOKENIZER)
 
 
 def _with_tokenizer(data: Any, root: Path) -> Any:
@@ -174,7 +173,7 @@ def _with_tokenizer(data: Any, root: Path) -> Any:
     data = replace(data, config=data.config or root)
     if data.tokenizer is not None:
         return data
-    found = sorted(root.rglob("tokenizer.json"), key=lambda path: (len(path.parts), path))
+    found = sorted(root.rglob(_TOKENIZER), key=lambda path: (len(path.parts), path))
     if not found:
         raise DataError(
             f"the folder {str(root)!r} has no tokenizer.json, which the text {data.name!r} "

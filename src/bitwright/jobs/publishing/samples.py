@@ -29,9 +29,7 @@ def draw_samples(
     """Return random samples for a model; `folder` may have its configuration."""
     generator = np.random.default_rng(SEED)
     length, words = fixed_length(specs) or TOKENS, _vocabulary(model)
-    named = [] if folder is None else [folder / "genai_config.json", folder / "config.json"]
-    config = next((path for path in named if path.is_file()), None)
-    heads = Heads() if config is None else Heads.read(config)
+    heads = Heads() if folder is None else Heads.read_beside(folder)
     windows = (Window(generator.integers(0, words, (1, length)), {}, heads) for _ in range(count))
     return [{spec.name: _fill(spec, window, generator) for spec in specs} for window in windows]
 

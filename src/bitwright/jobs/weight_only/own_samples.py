@@ -26,8 +26,6 @@ from bitwright.support.progress import Progress, show_progress
 
 BATCH = 16
 """Windows that are written side by side: each weight is read once for all of them."""
-
-
 MAX_UNASKED = 4 << 30
 """Bytes of a model up to which it is run as a whole, for minutes, where no recipe asks for it."""
 
