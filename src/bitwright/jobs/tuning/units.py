@@ -1,9 +1,9 @@
 """The units of a plan, and what each adds to the error of the outputs in each of its states.
 
-Errors are exact: each unit runs by itself among float ones, and the outputs are compared. Of many
-units, where torch is installed, gradients tell which those of most error are, and only these are
-exact. Noise of different units is close to uncorrelated, so that errors add up; where their sum is
-far from the error of the whole, what goes when a unit becomes float counts instead.
+Each unit runs by itself among float ones, and the outputs are compared. Of many units, one sample
+tells which those of most error are, and only these run on all samples. Noise of different units is
+close to uncorrelated, so that errors add up; where their sum is far from the error of the whole,
+what goes when a unit becomes float counts instead.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 
 import msgspec
 import onnx_ir as ir
@@ -19,7 +18,6 @@ import onnx_ir as ir
 from bitwright.assess import open_units
 from bitwright.data import Sample
 from bitwright.decide.ops import op_types
-from bitwright.errors import ModelError
 from bitwright.jobs.comparison import Measuring
 from bitwright.jobs.improve.states import Unit, with_states
 from bitwright.jobs.opening import Prepared
@@ -34,11 +32,9 @@ ERROR_SAMPLES = 8
 MANY_UNITS = 16
 """From so many units on, half of these samples will do: each unit is one of many."""
 MANY_ERRORS = 60
-"""From so many units on, only the worst have exact errors: before, loading torch takes as long."""
+"""From so many units on, only the worst run on all of these samples."""
 MIN_WORST, WORST_SHARE = 16, 1 / 3
-"""How many these are at least, and which share: gradients may take one of them for less."""
-MAX_ELEMENTS = 64 << 20
-"""Numbers in the tensors of a model up to which it may stay in memory for its gradients."""
+"""How many these are at least, and which share: one sample may take one of them for less."""
 _MOVING = op_types(lambda op: op.moves)
 ADDITIVE = (0.5, 2.0)
 """Between these shares of the error of the whole, the errors of units count as adding up."""
@@ -120,45 +116,23 @@ def measure_errors(
 def _measure_alone(
     variants: NodeVariants, units: Sequence[Unit], report: Callable[[str], None]
 ) -> dict[str, float]:
-    """Return the error of each unit by itself, or of the worst of many, and what others are near.
+    """Return the error of each unit by itself; of many, the worst by all samples, others by one.
 
-    By gradients, errors are known up to a factor, which those that are exact tell.
+    Errors by one sample are too large or too small by a factor, which those by all samples tell.
     """
-    guessed, exact = None, units
+    guessed, worst = None, units
     if len(units) >= MANY_ERRORS:
-        try:
-            found = attribute_nodes(variants.only(_nodes_of(units)))
-        except ModelError as error:
-            report(f"no gradients: {error}")  # exact errors need none
-        else:
-            guessed = None if found is None else _of_units(units, found)
-    if guessed is not None:
-        exact = _worst(units, guessed)
-        report(f"gradients tell the {len(exact)} units of most error from {len(units)}")
-    report(f"measuring the error of {len(exact)} units on {len(variants.samples)} samples")
-    measured = _of_units(exact, variants.only(_nodes_of(exact)).losses())
+        first = replace(variants, samples=variants.samples[:1]).only(_nodes_of(units))
+        guessed = _of_units(units, first.losses())
+        worst = _worst(units, guessed)
+        report(f"one sample tells the {len(worst)} units of most error from {len(units)}")
+    report(f"measuring the error of {len(worst)} units on {len(variants.samples)} samples")
+    measured = _of_units(worst, variants.only(_nodes_of(worst)).losses())
     return measured if guessed is None else _scaled_to(guessed, measured)
 
 
 def _nodes_of(units: Sequence[Unit]) -> set[str]:
     return {node for unit in units for node in unit.nodes}
-
-
-def attribute_nodes(variants: NodeVariants) -> dict[str, float] | None:
-    """Return errors by gradients; None: torch is not installed, or the model is too large.
-
-    A ModelError says why torch cannot run the model.
-    """
-    cuts = variants.units.cuts
-    if find_spec("torch") is None or sum(_elements(cut.float_value) for cut in cuts) > MAX_ELEMENTS:
-        return None
-    from bitwright.learning.attribution import Part, attribute_errors  # loads torch
-
-    parts = {
-        name: Part(cuts[place].float_nodes, cuts[place].float_value.name or "")
-        for name, place in variants.unit_of.items()
-    }
-    return attribute_errors(variants.units.float_model, variants.plan, parts, variants.samples)
 
 
 def _unchanged(
@@ -278,8 +252,3 @@ def _made_monotone(errors: Mapping[str, Mapping[str, float]]) -> dict[str, dict[
         for name, error in found.get(state, {}).items():
             found[state][name] = bound(error, found["int8"][name])
     return found
-
-
-def _elements(value: ir.Value) -> int:
-    """Return how many numbers a tensor has; open dimensions count as one."""
-    return math.prod(size for size in value.shape or () if isinstance(size, int))

@@ -1,9 +1,9 @@
-"""Errors of units by gradients, by which `tune` chooses those of many that it measures exactly.
+"""Errors of units on one sample, by which `tune` chooses those of many that it measures on more.
 
-What they save, and how well they rank units (`bitwright.learning.attribution`):
+What that saves, and how well it ranks units:
 
-    pip install torch scikit-learn scipy pillow
-    python benchmarks/attribution.py --models direction recognizer
+    pip install scikit-learn scipy pillow
+    python benchmarks/unit_errors.py --models direction recognizer
 
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 
 import numpy as np
 from measure import print_table
@@ -21,7 +22,7 @@ from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.improve.effort import plan_with_effort
 from bitwright.jobs.opening import open_model
 from bitwright.jobs.output import Planned, open_quantized
-from bitwright.jobs.tuning.units import attribute_nodes, open_unit_variants
+from bitwright.jobs.tuning.units import open_unit_variants
 
 TOP, COVERED = 16, 0.95
 
@@ -35,17 +36,10 @@ def measure(name: str) -> tuple[str, ...]:
     written = open_quantized(prepared, Planned(plan))
     variants = open_unit_variants(prepared, written.plan, written.model, task.calibration[:8])
     start = time.process_time()
-    alone = variants.run("alone")
+    exact = np.array([*variants.losses().values()])
     exact_seconds, start = time.process_time() - start, time.process_time()
-    import torch  # what it takes to load is a part of the price
-
-    import_seconds, start = time.process_time() - start, time.process_time()
-    torch.set_num_threads(1)
-    found = attribute_nodes(variants)
-    assert found is not None  # torch can run these models
+    guessed = np.array([*replace(variants, samples=variants.samples[:1]).losses().values()])
     seconds = time.process_time() - start
-    exact = np.array([alone[place,].loss for place in variants.unit_of.values()])
-    guessed = np.array([found[unit] for unit in variants.unit_of])
     ranks = [np.argsort(np.argsort(values)) for values in (exact, guessed)]
     orders = [np.argsort(-values) for values in (exact, guessed)]
     needed = [
@@ -54,7 +48,7 @@ def measure(name: str) -> tuple[str, ...]:
     best, chosen = (order[:TOP] for order in orders)
     return (
         name, f"{len(exact)}", f"{exact_seconds:.1f} s", f"{seconds:.1f} s",
-        f"{import_seconds:.1f} s", f"{np.corrcoef(*ranks)[0, 1]:.2f}",
+        f"{np.corrcoef(*ranks)[0, 1]:.2f}",
         f"{len({*best} & {*chosen})}",
         f"{exact[chosen].sum() / exact.sum():.0%} of {exact[best].sum() / exact.sum():.0%}",
         f"{needed[1]}, {needed[0]}",
@@ -67,9 +61,9 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=["direction"], choices=[*MODELS])
     options = parser.parse_args()
     header = (
-        "model", "units", "exact, CPU", "by gradients", "loading torch", "rank correlation",
+        "model", "units", "all samples, CPU", "one sample", "rank correlation",
         f"of the worst {TOP}", "error in these",
-        f"units for {COVERED:.0%}, exactly",
+        f"units for {COVERED:.0%}, by all samples",
     )  # fmt: skip
     print_table(header, [measure(name) for name in options.models])
 
