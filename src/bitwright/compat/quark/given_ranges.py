@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from bitwright.compat.onnxruntime.peer import peer
+from bitwright.compat.vai_q_onnx.enums import read_type
 from bitwright.errors import RecipeError
 from bitwright.numerics.scales import affine_parameters, without_last_level
-from bitwright.numerics.types import QType
+from bitwright.numerics.types import QTYPES, QType
 from bitwright.recipe import Override, Recipe
 
 
@@ -20,16 +21,24 @@ class QuantizerError(RecipeError, ValueError):
     """A method was asked for what the model or its ranges do not have."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuantizationParams:
-    """The scale and the zero point of an activation, also by name as of a dict."""
+class QuantizationParams(peer("base_quantizer").QuantizationParams):  # type: ignore[misc]
+    """The scale and the zero point of an activation, as attributes too."""
 
-    scale: Any
-    zero_point: Any
-    quant_type: QType
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("scale", "zero_point", "quant_type"):
+            raise AttributeError(f"parameters have no {name!r}")
+        return self.data[name]
 
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self, name)
+
+def as_type(value: Any, what: str) -> QType:
+    """Return a number type from an enumeration, a name, or a number of `onnx.TensorProto`."""
+    if not isinstance(value, int):
+        return read_type(value, what)
+    known = (t for t in QTYPES.values() if t.onnx_type == value and not t.shares_exponent)
+    found = next(known, None)
+    if found is None:
+        raise QuantizerError(f"element type {value} of onnx.TensorProto is no quantized type.")
+    return found
 
 
 def parameters_of_ranges(
@@ -114,5 +123,7 @@ def _is_never_negative(name: str, graph: onnx.GraphProto) -> bool:
 
 def _params(scale: Any, zero_point: Any, qtype: QType) -> QuantizationParams:
     return QuantizationParams(
-        np.asarray(scale, np.float32), np.asarray(zero_point).astype(qtype.dtype), qtype
+        scale=np.asarray(scale, np.float32),
+        zero_point=np.asarray(zero_point).astype(qtype.dtype),
+        quant_type=qtype.onnx_type,
     )
