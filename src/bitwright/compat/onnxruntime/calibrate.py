@@ -36,7 +36,7 @@ from bitwright.compat.onnxruntime.readers import CalibrationDataReader as Calibr
 from bitwright.compat.options import find_name, ignore_unknown
 from bitwright.data import cache_samples
 from bitwright.decide.ranges.statistics import moments
-from bitwright.errors import DataError, RecipeError
+from bitwright.errors import RecipeError
 from bitwright.observe import TensorSketch, fill_sketches
 from bitwright.support.array_types import Array
 
@@ -107,17 +107,7 @@ class MinMaxCalibrater(CalibraterBase):
 
     def merge_range(self, old_range: Any, new_range: Any) -> Any:
         """Widen new ranges by old ones, or average them if that was asked for."""
-        for name, old in (old_range or {}).items():
-            (low, high), (new_low, new_high) = map(_ends_of, (old, new_range[name]))
-            if self.moving_average:
-                low = low + self.averaging_constant * (new_low - low)
-                high = high + self.averaging_constant * (new_high - high)
-            else:
-                low, high = np.minimum(low, new_low), np.maximum(high, new_high)
-            is_pair = isinstance(old, tuple) and isinstance(new_range[name], tuple)
-            data = peer("calibrate").TensorData(lowest=low, highest=high)
-            new_range[name] = (low, high) if is_pair else data
-        return new_range
+        return peer("calibrate").MinMaxCalibrater.merge_range(self, old_range, new_range)
 
     def _ends(self, name: str, sketch: TensorSketch) -> tuple[Array, Array]:
         if sketch.channel_low is not None and sketch.channel_high is not None:
@@ -128,60 +118,8 @@ class MinMaxCalibrater(CalibraterBase):
         return np.array(ends[:1]), np.array(ends[1:])
 
 
-class _HistogramMethod:
-    """How a range follows from a histogram with bins of equal width."""
-
-    method: str
-    symmetric: bool
-    num_bins: int
-    num_quantized_bins: int
-    percentile: float
-    scenario: str
-
-    def _check(self) -> None:
-        find_name(self.method, _METHODS, "calibration method")
-        find_name(self.scenario, _POWERS, "scenario")
-        if not 0 <= self.percentile <= 100:
-            raise RecipeError(f"percentile lies in [0, 100], not {self.percentile}.")
-        if self.method == "distribution" and self.num_bins < 512:
-            raise RecipeError(
-                f"the method distribution takes 512 bins or more, not {self.num_bins}."
-            )
-
-    def _bins_for(self, sizes: TensorSketch, dtype: npt.DTypeLike) -> EqualBins | MagnitudeBins:
-        if self.method == "percentile" and self.symmetric:
-            return MagnitudeBins(self.num_bins, sizes.low, sizes.high, dtype)
-        return EqualBins(self.num_bins, sizes.high, dtype)
-
-    def _fields(self, bins: EqualBins | MagnitudeBins, dtype: npt.DTypeLike) -> dict[str, Any]:
-        """Return what a `TensorData` has of a tensor, by name."""
-        hist, edges = bins.hist, bins.edges
-        if self.method == "distribution":
-            middles = (edges[:-1] + edges[1:]).astype(float) / 2
-            average, deviation = moments(middles, hist.astype(float), _POWERS[self.scenario])
-            return {
-                "avg": np.array(average, dtype),
-                "std": np.array(deviation, dtype),
-                "hist": hist,
-                "hist_edges": edges,
-                "lowest": edges[0],
-                "highest": edges[-1],
-            }
-        if self.method == "percentile":
-            first, last = percentile_edges(hist, self.percentile, symmetric=self.symmetric)
-        else:
-            first, last = least_divergence(hist, self.num_quantized_bins, dtype)
-        low = -edges[first] if self.method == "percentile" and self.symmetric else edges[first]
-        return {
-            "lowest": np.array(max(low, bins.low), dtype),
-            "highest": np.array(min(edges[last], bins.high), dtype),
-            "hist": hist,
-            "bins": edges,
-        }
-
-
 @dataclass(eq=False, repr=False)
-class HistogramCalibrater(CalibraterBase, _HistogramMethod):
+class HistogramCalibrater(CalibraterBase):
     """Ranges from the distribution of each tensor, in bins of equal width; `method` says how."""
 
     model_path: InitVar[Model]
@@ -223,6 +161,47 @@ class HistogramCalibrater(CalibraterBase, _HistogramMethod):
         self._need_data()
         data = {name: self._fields(bins, self._dtype(name)) for name, bins in self._bins.items()}
         return make_tensors_data(_METHODS[self.method], data)
+
+    def _check(self) -> None:
+        find_name(self.method, _METHODS, "calibration method")
+        find_name(self.scenario, _POWERS, "scenario")
+        if not 0 <= self.percentile <= 100:
+            raise RecipeError(f"percentile lies in [0, 100], not {self.percentile}.")
+        if self.method == "distribution" and self.num_bins < 512:
+            raise RecipeError(
+                f"the method distribution takes 512 bins or more, not {self.num_bins}."
+            )
+
+    def _bins_for(self, sizes: TensorSketch, dtype: npt.DTypeLike) -> EqualBins | MagnitudeBins:
+        if self.method == "percentile" and self.symmetric:
+            return MagnitudeBins(self.num_bins, sizes.low, sizes.high, dtype)
+        return EqualBins(self.num_bins, sizes.high, dtype)
+
+    def _fields(self, bins: EqualBins | MagnitudeBins, dtype: npt.DTypeLike) -> dict[str, Any]:
+        """Return what a `TensorData` has of a tensor, by name."""
+        hist, edges = bins.hist, bins.edges
+        if self.method == "distribution":
+            middles = (edges[:-1] + edges[1:]).astype(float) / 2
+            average, deviation = moments(middles, hist.astype(float), _POWERS[self.scenario])
+            return {
+                "avg": np.array(average, dtype),
+                "std": np.array(deviation, dtype),
+                "hist": hist,
+                "hist_edges": edges,
+                "lowest": edges[0],
+                "highest": edges[-1],
+            }
+        if self.method == "percentile":
+            first, last = percentile_edges(hist, self.percentile, symmetric=self.symmetric)
+        else:
+            first, last = least_divergence(hist, self.num_quantized_bins, dtype)
+        low = -edges[first] if self.method == "percentile" and self.symmetric else edges[first]
+        return {
+            "lowest": np.array(max(low, bins.low), dtype),
+            "highest": np.array(min(edges[last], bins.high), dtype),
+            "hist": hist,
+            "bins": edges,
+        }
 
 
 _METHODS = {
@@ -268,61 +247,24 @@ class DistributionCalibrater(HistogramCalibrater):
     percentile: float = field(default=99.999, init=False)
 
 
-@dataclass(eq=False, repr=False)
-class HistogramCollector(_HistogramMethod):
+class HistogramCollector(peer("calibrate").HistogramCollector):  # type: ignore[misc]
     """Ranges from histograms of arrays that the caller has.
+
+    The peer gives two counts of a percentile's histogram for its counts and edges.
 
     >>> collector = HistogramCollector("percentile", False, 128, 128, 99.0, "same")
     >>> collector.collect({"x": np.linspace(-1, 1, 1001, dtype=np.float32)})
-    >>> round(float(collector.compute_collection_result()["x"][1]), 1)
-    1.0
+    Collecting tensor data and making histogram ...
+    >>> ends = collector.compute_percentile()["x"]  # doctest: +ELLIPSIS
+    Number of tensors : 1...
+    >>> round(float(ends[1]), 1), ends[2].sum()
+    (1.0, np.int64(1001))
     """
 
-    method: str
-    symmetric: bool
-    num_bins: int
-    num_quantized_bins: int
-    percentile: float
-    scenario: str
-
-    def __post_init__(self) -> None:
-        self._check()
-        self._bins: dict[str, tuple[EqualBins | MagnitudeBins, npt.DTypeLike]] = {}
-
-    def collect(self, name_to_arr: Mapping[str, Any]) -> None:
-        """Count more values of tensors: arrays, or lists of arrays, by name."""
-        for name, given in name_to_arr.items():
-            for array in given if isinstance(given, list) else [given]:
-                sizes = Magnitudes(histogram=False)
-                sizes.update(array)
-                if not sizes.finite:
-                    continue
-                if name not in self._bins:
-                    self._bins[name] = self._bins_for(sizes, array.dtype), array.dtype
-                self._bins[name][0].widen(sizes.high)
-                self._bins[name][0].update(array)
-
-    def get_histogram_dict(self) -> dict[str, tuple[Any, ...]]:
-        """Return (counts, edges, lowest, highest) of each tensor."""
-        return {
-            name: (bins.hist, bins.edges, bins.low, bins.high)
-            for name, (bins, _) in self._bins.items()
-        }
-
-    def compute_collection_result(self) -> dict[str, Any]:
-        """Return (lowest, highest, counts, edges) of each tensor, or data with its deviation."""
-        if not self._bins:
-            raise DataError("no data is collected; call collect with arrays first.")
-        fields = {name: self._fields(*entry) for name, entry in self._bins.items()}
-        if self.method == "distribution":
-            return {name: peer("calibrate").TensorData(**found) for name, found in fields.items()}
-        return {name: tuple(found.values()) for name, found in fields.items()}
-
-
-def _ends_of(given: Any) -> tuple[Any, Any]:
-    """Return the ends of a range that is given as data or as a pair."""
-    low, high = given if isinstance(given, tuple) else given.range_value
-    return low, high
+    def compute_percentile(self) -> dict[str, tuple[Any, ...]]:
+        """Return (lowest, highest, counts, edges) of each tensor."""
+        found = super().compute_percentile().items()
+        return {name: (*given[:2], *self.histogram_dict[name][:2]) for name, given in found}
 
 
 _CALIBRATORS: dict[CalibrationMethod, type[CalibraterBase]] = {
