@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, QuantType
@@ -14,12 +16,11 @@ from bitwright.compat.options import find_name
 from bitwright.compat.quark import algorithms
 from bitwright.compat.quark.algorithms import AlgoConfig
 from bitwright.compat.quark.specs import QLayerConfig, Spec
-from bitwright.compat.vai_q_onnx.enums import PowerOfTwoMethod, VitisQuantFormat
+from bitwright.compat.vai_q_onnx.enums import VitisQuantFormat, read_method
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, BlockFloat
-from bitwright.numerics.types import QType
-from bitwright.recipe import MinMax, Percentile, Recipe
-from bitwright.recipe.named import PRESETS, why_no_preset
+from bitwright.numerics.types import BFLOAT16, FLOAT16, QTYPES, QType
+from bitwright.recipe.named import why_no_preset
 
 
 @dataclass(kw_only=True)
@@ -185,45 +186,30 @@ only integer weights learn.
 
 # Presets -------------------------------------------------------------------------------------
 
-_TYPES = {member.qtype: member for member in QuantType}
 _LEARNING = {"DataSize": 1000, "BatchSize": 2, "NumIterations": 1000, "EarlyStop": True}
-_NBITS = {"GroupSize": 128, "Symmetric": True, "Bits": 4, "AccuracyLevel": 1}
+_INTEGERS = ("XINT8", "A8W8", "A16W8", "S8S8_AAWS", "U8S8_AAWS", "S16S8_ASWS", "U16S8_AAWS")
+_FLOATS = {"FP16": FLOAT16, "BF16": BFLOAT16} | {
+    name.upper(): qtype for name, qtype in QTYPES.items() if qtype.shares_exponent
+}
 
 
-def _arguments_of(recipe: Recipe) -> dict[str, Any]:
-    """Return the preset of a recipe's name as arguments that stand for the same."""
-    if recipe.mode == "dynamic":
-        return {"use_dynamic_quant": True, "weight_type": _TYPES[recipe.weight]}
-    if recipe.mode == "weight-only":
-        return {"extra_options": {"UseMatMulNBits": True, "MatMulNBitsParams": _NBITS}}
-    if recipe.output_format.vendor_ops:
-        return _floats(recipe.weight)
-    options: dict[str, Any] = {}
-    arguments: dict[str, Any] = {
-        "calibrate_method": CalibrationMethod.MinMax,
-        "activation_type": _TYPES[recipe.activation],
-        "weight_type": _TYPES[recipe.weight],
-        "extra_options": options,
+def _read_presets() -> dict[str, dict[str, Any]]:
+    """Return the arguments of each preset, those of the same with fine-tuning among them."""
+    found = tomllib.loads(Path(__file__).with_name("presets.toml").read_text(encoding="utf-8"))
+    for name, given in found.items():
+        for key in ("activation_type", "weight_type"):
+            if key in given:
+                given[key] = QuantType[given[key]]
+        if "calibrate_method" in given:
+            given["calibrate_method"] = read_method(given["calibrate_method"])
+        if "include_fast_ft" in given:
+            found[name] = _fine_tuned(given, "adaround")
+    tuned = {
+        f"{name}_{method.upper()}": _fine_tuned(found[name], method)
+        for name in _INTEGERS
+        for method in ("adaround", "adaquant")
     }
-    if recipe.scales == "power-of-two":
-        arguments |= {"calibrate_method": PowerOfTwoMethod.MinMSE, "enable_npu_cnn": True}
-    elif isinstance(recipe.ranges, Percentile):
-        arguments["calibrate_method"] = CalibrationMethod.Percentile
-        if recipe.ranges != Percentile():
-            options["Percentile"] = recipe.ranges.percentile
-    elif isinstance(recipe.ranges, MinMax) and recipe.ranges.moving_average:
-        options["CalibMovingAverage"] = True
-    if recipe.select.constant_weights_only:
-        arguments["enable_npu_transformer"] = True
-    if recipe.activation_symmetric:
-        options["ActivationSymmetric"] = True
-    if recipe.place.force_shared:
-        options["ForceQuantizeNoInputCheck"] = True
-    if recipe.weight_symmetric is False:
-        options["WeightSymmetric"] = False
-    if recipe.emulate.keep_activations:
-        options["FoldRelu"] = False
-    return arguments if recipe.fine_tune is None else _fine_tuned(arguments, "adaround")
+    return found | {name: _floats(qtype) for name, qtype in _FLOATS.items()} | tuned
 
 
 def _floats(qtype: QType) -> dict[str, Any]:
@@ -246,26 +232,7 @@ def _fine_tuned(arguments: dict[str, Any], method: str) -> dict[str, Any]:
     return {**arguments, "include_fast_ft": True, "extra_options": options}
 
 
-_OLDER = ("npu-cnn", "npu-transformer", "cpu-cnn")
-"""Recipes of the older tool, which had no presets."""
-_SHORT = {"float16-pairs": "FP16", "bfloat16-pairs": "BF16"}
-_PLAIN = {
-    _SHORT.get(recipe.name, recipe.name.upper().replace("-", "_")): _arguments_of(recipe)
-    for recipe in PRESETS
-    if recipe.name not in _OLDER
-}
-# S16S8_ASWS but for its ranges.
-_PLAIN["A16W8"] = {**_PLAIN["S16S8_ASWS"], "calibrate_method": CalibrationMethod.MinMax}
-_INTEGERS = ("XINT8", "A8W8", "A16W8", "S8S8_AAWS", "U8S8_AAWS", "S16S8_ASWS", "U16S8_AAWS")
-
-PRESET_ARGUMENTS: dict[str, dict[str, Any]] = {
-    **_PLAIN,
-    **{
-        f"{name}_{method.upper()}": _fine_tuned(_PLAIN[name], method)
-        for name in _INTEGERS
-        for method in ("adaround", "adaquant")
-    },
-}
+PRESET_ARGUMENTS = _read_presets()
 
 
 # Files of configurations -----------------------------------------------------------------------
