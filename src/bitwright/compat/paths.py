@@ -114,7 +114,7 @@ def _own_names(module: ModuleType) -> list[str]:
     return [
         name
         for name, value in vars(module).items()
-        if not name.startswith("_") and not isinstance(value, ModuleType)
+        if not name.startswith("_") and name != "annotations" and not isinstance(value, ModuleType)
         if not isinstance(value, type | FunctionType) or value.__module__ == module.__name__
     ]
 

@@ -26,19 +26,6 @@ from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.errors import BitwrightError, DataError
 from bitwright.support.array_types import Array
 
-__all__ = [
-    "CalibrationDataReader",
-    "CalibrationMethod",
-    "OnnxModelCalibrationDataReader",
-    "QuantFormat",
-    "QuantType",
-    "StaticQuantConfig",
-    "get_tensor_quant_overrides",
-    "main",
-    "parse_arguments",
-    "quantize",
-]
-
 _COMMAND = "python -m bitwright.compat.onnxruntime.static_quantize_runner"
 _TYPES = {kind.name.lower(): kind for kind in QuantType}
 _METHODS = {method.name.lower(): method for method in CalibrationMethod}

@@ -4,29 +4,6 @@ from __future__ import annotations
 
 from bitwright.numerics.types import QTYPES, QType, qtype
 
-__all__ = [
-    "BFP16",
-    "MX4",
-    "MX6",
-    "MX9",
-    "MXFP4E2M1",
-    "MXFP6E2M3",
-    "MXFP6E3M2",
-    "MXFP8E4M3",
-    "MXFP8E5M2",
-    "BFloat16",
-    "DataType",
-    "Float16",
-    "Int8",
-    "Int16",
-    "Int32",
-    "MXInt8",
-    "UInt8",
-    "UInt16",
-    "UInt32",
-    "parse_data_type",
-]
-
 DataType = QType
 
 Int8, UInt8 = QTYPES["int8"], QTYPES["uint8"]

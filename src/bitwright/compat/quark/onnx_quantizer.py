@@ -43,16 +43,6 @@ from bitwright.numerics.types import QType
 from bitwright.recipe import Override, Recipe
 from bitwright.support.array_types import Array
 
-__all__ = [
-    "ExtendedONNXQuantizer",
-    "ONNXQuantizer",
-    "QuantizationMode",
-    "QuantizationParams",
-    "QuantizedValue",
-    "QuantizerError",
-    "VitisONNXQuantizer",
-]
-
 QuantizedValue = peer("quant_utils").QuantizedValue
 
 Names = Sequence[str] | None

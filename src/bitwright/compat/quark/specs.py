@@ -11,34 +11,6 @@ from bitwright.compat.options import find_name
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.types import INT8, QType, qtype
 
-__all__ = [
-    "BFP16Spec",
-    "BFloat16Spec",
-    "CalibMethod",
-    "Float16Spec",
-    "Int8Spec",
-    "Int16Spec",
-    "Int32Spec",
-    "MX4Spec",
-    "MX6Spec",
-    "MX9Spec",
-    "MXFP4E2M1Spec",
-    "MXFP6E2M3Spec",
-    "MXFP6E3M2Spec",
-    "MXFP8E4M3Spec",
-    "MXFP8E5M2Spec",
-    "MXInt8Spec",
-    "QLayerConfig",
-    "QTensorConfig",
-    "QuantGranularity",
-    "ScaleType",
-    "Spec",
-    "UInt8Spec",
-    "UInt16Spec",
-    "UInt32Spec",
-    "XInt8Spec",
-]
-
 
 class CalibMethod(Enum):
     """How a range is chosen."""
@@ -141,7 +113,7 @@ MX6Spec = _spec("MX6Spec", "mx6", "Microexponents in 6 bits.", **_FLOAT)
 MX9Spec = _spec("MX9Spec", "mx9", "Microexponents in 9 bits.", **_FLOAT)
 
 _CLASSES: dict[str, type[Spec]] = {
-    name: value for name, value in globals().items() if name in __all__ and name.endswith("Spec")
+    name: value for name, value in globals().items() if name.endswith("Spec")
 }
 
 

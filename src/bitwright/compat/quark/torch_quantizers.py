@@ -21,17 +21,6 @@ except ImportError as error:
 from bitwright.learning import fake_quantize as core
 from bitwright.learning.fake_quantize import RoundHalfToEven
 
-__all__ = [
-    "AdaroundConstants",
-    "AdaroundINTQuantizer",
-    "FPQuantizer",
-    "INTDeQuantFunction",
-    "INTQuantDequantFunction",
-    "INTQuantFunction",
-    "INTQuantizer",
-    "RoundHalfToEven",
-]
-
 # torch is untyped for us, so its classes are too.
 # mypy: disable-error-code="misc"
 

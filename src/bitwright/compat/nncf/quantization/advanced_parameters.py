@@ -13,25 +13,6 @@ from typing import Any
 from bitwright.compat.nncf.parameters import QuantizationScheme as QuantizationMode
 from bitwright.compat.nncf.quantization.range_estimator import RangeEstimatorParameters
 
-__all__ = [
-    "AdvancedAWQParameters",
-    "AdvancedAccuracyRestorerParameters",
-    "AdvancedBiasCorrectionParameters",
-    "AdvancedCompressionParameters",
-    "AdvancedGPTQParameters",
-    "AdvancedQuantizationParameters",
-    "AdvancedScaleEstimationParameters",
-    "AdvancedSmoothQuantParameters",
-    "FP8QuantizationParameters",
-    "FP8Type",
-    "GroupSizeFallbackMode",
-    "OverflowFix",
-    "QuantizationMode",
-    "QuantizationParameters",
-    "QuantizerPropagationRule",
-    "RestoreMode",
-]
-
 
 class OverflowFix(StrEnum):
     """Which weights have seven bits, for CPUs whose sums of two products end at 16 bits."""

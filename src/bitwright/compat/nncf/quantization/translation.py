@@ -15,6 +15,7 @@ from bitwright.compat.nncf.parameters import (
     ModelType,
     QuantizationMode,
     QuantizationPreset,
+    QuantizationScheme,
     TargetDevice,
 )
 from bitwright.compat.nncf.quantization.advanced_parameters import (
@@ -22,9 +23,6 @@ from bitwright.compat.nncf.quantization.advanced_parameters import (
     FP8QuantizationParameters,
     OverflowFix,
     QuantizationParameters,
-)
-from bitwright.compat.nncf.quantization.advanced_parameters import (
-    QuantizationMode as QuantizationScheme,
 )
 from bitwright.compat.nncf.quantization.range_estimator import (
     UNREAD_THERE,
