@@ -19,7 +19,7 @@ from bitwright.support.notices import warn_user
 from bitwright.support.wording import counted
 
 _FILE, _LOCK = "journal.jsonl", "journal.lock"
-_VERSION = 3
+_VERSION = 4
 _BEGINNING = b'{"journal"'
 
 

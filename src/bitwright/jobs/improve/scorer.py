@@ -132,120 +132,6 @@ class _Samples:
                 self.seconds = seconds / count
 
 
-class _FloatScores:
-    """What the float model gave: it is run no further than the models that are held against it."""
-
-    def __init__(
-        self, metric: Metric, samples: _Samples, journal: Journal, open_float: Open, part: str
-    ) -> None:
-        self._metric, self._samples, self._journal = metric, samples, journal
-        self._open, self._name = open_float, f"{part}/float"
-        self._outputs = ArrayStore(memory_budget=_KEPT_BYTES)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether float was run on all samples."""
-        return len(self._journal.get(self._name) or ()) == len(self._samples)
-
-    def known(self) -> list[float]:
-        """Return the scores that were needed so far."""
-        return list(self._journal.get(self._name) or ())
-
-    def scores(self, size: int) -> list[float]:
-        """Return the scores of the first samples; of a function of models it may be one number."""
-        known: list[float] = self.known()
-        if self._metric.scope == "model" and not known:
-            known = self._metric.score_model(
-                ir.to_proto(self._open().model), self._samples.first(size)
-            )
-            self._journal[self._name] = known
-        elif self._metric.scope != "model" and len(known) < size:
-            more = range(len(known), size)
-            if self._metric.against_float:  # it agrees with itself
-                known = [1.0] * len(self._samples)
-            else:
-                known += self._score(more)
-            self._journal[self._name] = known
-        return known[:size]
-
-    def _score(self, places: Sequence[int]) -> list[float]:
-        """Run the float model on samples; nothing of its outputs is kept."""
-        scores, margins = [], self.margins()
-        for index, found in zip(places, self._samples.run(self._open(), places), strict=True):
-            sample = self._samples[index]
-            scores.append(self._metric.score(found, sample, None))
-            margins.append(margin_of(found, sample))
-        self._journal[f"{self._name}/margins"] = margins
-        return scores
-
-    def margins(self) -> list[float | None]:
-        """Return how far the best class is ahead, for the samples that float was scored on."""
-        return list(self._journal.get(f"{self._name}/margins") or ())
-
-    def largest_known_set(self, least: int) -> int:
-        """Return the size of the largest set that was scored, or the one that is asked for."""
-        looks = look_sizes(len(self._samples))
-        return max([least, *(n for n in looks if f"{self._name}/{n}" in self._journal)])
-
-    def of_set(self, size: int) -> tuple[float, list[float]]:
-        """Return the score of the first samples as a set, and without each fold."""
-        known = self._journal.get(f"{self._name}/{size}")
-        if known is None:
-            outputs = [self.outputs(index) for index in range(size)]
-            known = score_folds(self._metric, outputs, self._samples.first(size))
-            self._journal[f"{self._name}/{size}"] = known
-        return known[0], known[1]
-
-    def outputs(self, index: int) -> Outputs:
-        """Return what the float model gives for a sample; what is computed is kept."""
-        self.run_on(index + 1)
-        return self._outputs[index]
-
-    def run_on(self, size: int) -> None:
-        """Compute what the float model gives for the first samples."""
-        if len(self._outputs) < size:
-            for found in self._samples.run(self._open(), range(len(self._outputs), size)):
-                self._outputs.append(found)
-
-
-class _HardSamples:
-    """Samples that are likely to change: models lost them, or float is hardly sure of them."""
-
-    def __init__(self, metric: Metric, floats: _FloatScores) -> None:
-        self._metric, self._floats = metric, floats
-        self._lost: dict[str, set[int]] = {}
-        """Model -> samples that it scored worse than float."""
-
-    def note(self, name: str, scores: Mapping[int, float]) -> None:
-        """Remember what a model lost: others of the same plan will lose there, too."""
-        before = self._floats.scores(max(scores, default=-1) + 1)
-        lost = {index for index, score in scores.items() if score < before[index]}
-        self._lost.setdefault(name, set()).update(lost)
-
-    def best_score(self, size: int) -> float | None:
-        """Return the most that a sample can score, if but few of the first ones score less.
-
-        A function of which all scores of float are 0 or 1 is taken to give nothing else.
-        """
-        scores, most = self._floats.scores(size), self._metric.most
-        if most is None:
-            if not {self._metric.sign * score for score in scores} <= {0.0, 1.0}:
-                return None
-            most = 1.0 if self._metric.sign > 0 else 0.0
-        less = [score for score in scores if score < most]
-        return most if len(less) <= MAX_HARD * size else None
-
-    def listed(self, most: float) -> list[int]:
-        """Return the samples that are likely to change, or may gain, in the order to try them."""
-        before = self._floats.known()
-        lost = Counter(index for found in self._lost.values() for index in found)
-        margins = enumerate(self._floats.margins())
-        known = sorted((margin, index) for index, margin in margins if margin is not None)
-        close = [index for _, index in known[: math.ceil(MARGIN_SHARE * len(before))]]
-        may_gain = [index for index, score in enumerate(before) if score < most]
-        return list(dict.fromkeys([*(index for index, _ in lost.most_common()), *close, *may_gain]))
-
-
 class Scorer:
     """Scores models on one part of the samples; every figure is written into the journal."""
 
@@ -266,10 +152,12 @@ class Scorer:
         """
         self.metric, self.journal, self._part = metric, journal, part
         self.samples = _Samples(samples, order, engine)
-        self.floats = _FloatScores(metric, self.samples, journal, open_float, part)
-        self.hard = _HardSamples(metric, self.floats)
         self.models: set[str] = set()
-        """Which models were run on samples."""
+        """Which models were run on samples, beside float."""
+        self.lost: dict[str, set[int]] = {}
+        """Model -> samples that it scored worse than float: others of its plan will, too."""
+        self.floats = self._scored("float", open_float)
+        """Float is run no further than the models that are held against it."""
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -293,13 +181,10 @@ class Scorer:
 
         Float is run no further than other models are, unless the `whole` set is asked for.
         """
-        size = len(self) if whole else self._first_look
-        if self.metric.scope == "set":
-            size = self.floats.largest_known_set(size)
-            return self.floats.of_set(size)[0], size
-        self.floats.scores(size)
-        scores = self.floats.known()
-        return float(np.mean(scores)), len(scores)
+        least = len(self) if whole else self._first_look
+        size = max([least, *filter(self.floats.knows, look_sizes(len(self)))])
+        figures = self.floats.figures(size)
+        return float(figures[0] if self.metric.scope == "set" else np.mean(figures)), size
 
     def score(
         self,
@@ -330,7 +215,7 @@ class Scorer:
             looks = looks[-1:]
         elif first_look:
             looks = looks[:1]
-        run = self._run(name, open_model)
+        run = self._scored(name, lambda: self._note_run(name, open_model))
         # What all samples of an earlier run say counts, whatever the first of them looked like.
         has_other = has_other and not self.knows(name, limit)
         score: Score | None = None
@@ -345,8 +230,8 @@ class Scorer:
             if has_other and drop.is_unlikely(limit, len(self)):
                 return Score(drop, "fail")
             is_first = size == looks[0] and len(looks) > 1 and not run.knows(looks[1])
-            if is_first and not in_order and (drop.mean > limit or self.floats.is_whole):
-                counted = run.count_losses(limit, may_go_on)
+            if is_first and not in_order and (drop.mean > limit or self.floats.knows(len(self))):
+                counted = run.count_losses(size, limit, may_go_on)
                 if counted is not None:
                     return Score(counted, "fail")
         assert score is not None
@@ -365,7 +250,7 @@ class Scorer:
         return any(self._known_verdict(name, limit) == "pass" for name in names)
 
     def _known_verdict(self, name: str, limit: float) -> Verdict | None:
-        run = self._run(name, _refuse_to_open)
+        run = self._scored(name, _refuse_to_open)
         for size in look_sizes(len(self)):
             if not run.knows(size):
                 return None
@@ -374,8 +259,12 @@ class Scorer:
                 return verdict
         return None
 
-    def _run(self, name: str, open_model: Open) -> _Run:
-        return _RUNS[self.metric.scope](self, f"{self._part}/{name}", name, open_model)
+    def _note_run(self, name: str, open_model: Open) -> Runnable:
+        self.models.add(name)
+        return open_model()
+
+    def _scored(self, name: str, open_model: Open) -> _Scored:
+        return _SCORED[self.metric.scope](self, f"{self._part}/{name}", open_model)
 
 
 def _refuse_to_open() -> Runnable:
@@ -383,164 +272,224 @@ def _refuse_to_open() -> Runnable:
 
 
 @dataclass
-class _Run:
-    """One model on growing numbers of samples."""
+class _Scored:
+    """One model, float as any other, on growing numbers of samples."""
 
     scorer: Scorer
     key: str
-    name: str
+    """What its figures are kept under in the journal."""
     open_model: Open
 
     def knows(self, size: int) -> bool:
-        """Whether this look was made before."""
+        """Whether it was scored on so many samples before."""
         return f"{self.key}/{size}" in self.scorer.journal
+
+    def figures(self, size: int) -> list[float]:
+        """Return the figures of the first samples, as the scope of the metric has them."""
+        name, journal = f"{self.key}/{size}", self.scorer.journal
+        if name not in journal:
+            journal[name] = self._measure(size)
+        return list(journal.get(name))
 
     def look(self, size: int) -> Drop:
         """Return the drop on the first samples."""
-        known = self.scorer.journal.get(f"{self.key}/{size}")
-        if known is None:
-            drop, scores = self._measure(size)
-            error = None if math.isnan(drop.error) else drop.error
-            known = {"drop": drop.mean, "error": error, "step": drop.step, "scores": scores}
-            self.scorer.journal[f"{self.key}/{size}"] = known
-        if self.scorer.metric.scope == "sample":
-            self.scorer.hard.note(self.key, dict(enumerate(known["scores"] or ())))
-        error = math.nan if known["error"] is None else known["error"]
-        return Drop(size, known["drop"], error, known["step"])
+        return self._drop(size, self.scorer.floats.figures(size), self.figures(size))
 
-    def count_losses(self, limit: float, may_go_on: Callable[[float], bool]) -> Drop | None:
+    def count_losses(
+        self, size: int, limit: float, may_go_on: Callable[[float], bool]
+    ) -> Drop | None:
         """Return the least that is lost on all samples, if that is beyond the limit already."""
         return None
 
-    def _measure(self, size: int) -> tuple[Drop, Sequence[float] | None]:
+    def outputs(self, size: int) -> ArrayStore:
+        """Return what the model gives for the first samples; what is computed is kept."""
+        for found in self.run(range(len(self._outputs), size)):
+            self._outputs.append(found)
+        return self._outputs
+
+    def run(self, places: Sequence[int]) -> Iterable[Outputs]:
+        """Return what the model gives for samples, by their places."""
+        return self.scorer.samples.run(self._opened, places) if places else ()
+
+    def _measure(self, size: int) -> Sequence[float]:
+        raise NotImplementedError
+
+    def _drop(self, size: int, before: list[float], after: list[float]) -> Drop:
         raise NotImplementedError
 
     @cached_property
     def _opened(self) -> Runnable:
-        opened = self.open_model()
-        self.scorer.models.add(self.name)
-        return opened
-
-
-class _ModelRun(_Run):
-    """A model that a function scores with samples of its own choice."""
-
-    def _measure(self, size: int) -> tuple[Drop, Sequence[float] | None]:
-        before = self.scorer.floats.scores(size)
-        model = ir.to_proto(self._opened.model)
-        after = self.scorer.metric.score_model(model, self.scorer.samples.first(size))
-        if len(before) > 1 and len(before) == len(after):
-            return replace(drop_of_pairs(before, after), samples=size), after
-        return Drop(size, float(np.mean(before) - np.mean(after)), math.nan), after
-
-
-class _SetRun(_Run):
-    """A model whose outputs a function scores all at once."""
+        return self.open_model()
 
     @cached_property
     def _outputs(self) -> ArrayStore:
         return ArrayStore(memory_budget=_KEPT_BYTES)
 
-    def _measure(self, size: int) -> tuple[Drop, Sequence[float] | None]:
-        scorer = self.scorer
-        whole, parts = scorer.floats.of_set(size)
-        more = range(len(self._outputs), size)
-        for output in scorer.samples.run(self._opened, more) if more else ():
-            self._outputs.append(output)
-        outputs = [self._outputs[index] for index in range(size)]
-        found, folds = score_folds(scorer.metric, outputs, scorer.samples.first(size))
-        lost = [one - other for one, other in zip(parts, folds, strict=True)]
-        return drop_of_folds(size, whole - found, lost, whole), None
+
+class _ScoredModel(_Scored):
+    """A model that a function scores with samples of its own choice: one figure, or one each."""
+
+    def _measure(self, size: int) -> Sequence[float]:
+        samples = self.scorer.samples.first(size)
+        return self.scorer.metric.score_model(ir.to_proto(self._opened.model), samples)
+
+    def _drop(self, size: int, before: list[float], after: list[float]) -> Drop:
+        if len(before) > 1 and len(before) == len(after):
+            return replace(drop_of_pairs(before, after), samples=size)
+        return Drop(size, float(np.mean(before) - np.mean(after)), math.nan)
 
 
-class _SampleRun(_Run):
-    """A model that is scored sample by sample."""
+class _ScoredSet(_Scored):
+    """A model whose outputs a function scores all at once: whole, and without each fold."""
 
-    def _measure(self, size: int) -> tuple[Drop, Sequence[float] | None]:
-        known = self._known_hard() | dict(enumerate(self._known_scores(size)))
-        left = [index for index in range(size) if index not in known]
-        known |= dict(zip(left, self._scores_of(left), strict=True))
-        scores = [known[index] for index in range(size)]
-        return drop_of_pairs(self.scorer.floats.scores(size), scores), scores
+    def _measure(self, size: int) -> Sequence[float]:
+        outputs, samples = self.outputs(size), self.scorer.samples
+        return score_folds(
+            self.scorer.metric, [outputs[index] for index in range(size)], samples.first(size)
+        )
 
-    def count_losses(self, limit: float, may_go_on: Callable[[float], bool]) -> Drop | None:
+    def _drop(self, size: int, before: list[float], after: list[float]) -> Drop:
+        whole, *lost = (one - other for one, other in zip(before, after, strict=True))
+        return drop_of_folds(size, whole, lost, before[0])
+
+
+class _ScoredSamples(_Scored):
+    """A model that is scored sample by sample, in any order."""
+
+    @cached_property
+    def known(self) -> dict[int, float]:
+        """Scores by the places of samples."""
+        if self._is_float and self.scorer.metric.against_float:  # it agrees with itself
+            return dict.fromkeys(range(len(self.scorer)), 1.0)
+        kept = self.scorer.journal.get(self.key) or {}
+        return {int(index): score for index, score in kept.items()}
+
+    @property
+    def _is_float(self) -> bool:
+        return self.scorer.floats is self
+
+    def knows(self, size: int) -> bool:
+        """Whether it was scored on so many samples before."""
+        return all(index in self.known for index in range(size))
+
+    def figures(self, size: int) -> list[float]:
+        """Return the scores of the first samples."""
+        for _ in self._score(range(size)):
+            pass
+        return [self.known[index] for index in range(size)]
+
+    def count_losses(
+        self, size: int, limit: float, may_go_on: Callable[[float], bool]
+    ) -> Drop | None:
         """Return the least that is lost on all samples, if that is beyond the limit already.
 
         Samples that are likely to change are run one after the other. What all others could gain
         at most is taken as gained, so that no order of them makes this wrong.
         """
-        scorer, samples, listed = self.scorer, self.scorer.samples, self.scorer.hard
+        floats, samples, known = self.scorer.floats, self.scorer.samples, self.known
         count = len(samples)
-        fair = dict(enumerate(self._known_scores(count)))
-        if listed.best_score(len(fair)) is None:  # before float is run on all
+        if self._best_score(floats.figures(size)) is None:  # before float is run on all
             return None
-        most = listed.best_score(count)
+        before = floats.figures(count)
+        most = self._best_score(before)
         if most is None:
             return None
-        before = scorer.floats.scores(count)
-        scores = fair | self._known_hard()
-        hard = [index for index in listed.listed(most) if index not in scores]
+        hard = [index for index in self._hard_samples(before, most) if index not in known]
         if len(hard) > MAX_HARD * count:
             return None
-        lost = sum(before[index] - score for index, score in scores.items())
-        gained = sum(most - before[index] for index in range(count) if index not in scores)
+        lost = sum(before[index] - score for index, score in known.items())
+        gained = sum(most - before[index] for index in range(count) if index not in known)
         allowed = limit * count
         if lost - gained <= allowed and may_go_on((samples.seconds or 0.0) * len(hard)):
-            found = {}
-            for index, score in zip(hard, self._scores_of(hard), strict=False):
-                found[index] = score
-                lost += before[index] - score
+            for index in self._score(hard):
+                lost += before[index] - known[index]
                 gained -= most - before[index]
                 if lost - gained > allowed:
                     break
-            scores |= found
-            scorer.journal[f"{self.key}/hard"] = {
-                str(index): score for index, score in (self._known_hard() | found).items()
-            }
-            listed.note(self.key, found)
         least = (lost - gained) / count
         if least <= limit:
             return None
         # The first samples are a fair part of all: where they lost more, that is the better guess.
-        share = sum(before[index] - score for index, score in fair.items()) / len(fair)
-        return Drop(len(scores), max(share, least), math.nan, at_least=True)
+        share = sum(before[index] - known[index] for index in range(size)) / size
+        return Drop(len(known), max(share, least), math.nan, at_least=True)
 
-    def _scores_of(self, places: Sequence[int]) -> Iterator[float]:
-        """Yield the scores of samples, by their places."""
-        scorer, against = self.scorer, self.scorer.metric.against_float
+    def _drop(self, size: int, before: list[float], after: list[float]) -> Drop:
+        self._note_lost()
+        return drop_of_pairs(before, after)
+
+    def _score(self, places: Iterable[int]) -> Iterator[int]:
+        """Score samples that are not known, one after the other; yield their places."""
+        scorer, metric = self.scorer, self.scorer.metric
+        places = [index for index in places if index not in self.known]
         if not places:
             return
-        if against:
-            scorer.floats.run_on(max(places) + 1)
-        for index, output in zip(places, scorer.samples.run(self._opened, places), strict=True):
-            expected = scorer.floats.outputs(index) if against else None
-            yield scorer.metric.score(output, scorer.samples[index], expected)
+        expected = scorer.floats.outputs(max(places) + 1) if metric.against_float else None
+        margins = dict(enumerate(self._margins()))
+        try:
+            for index, output in zip(places, self.run(places), strict=True):
+                sample = scorer.samples[index]
+                wanted = None if expected is None else expected[index]
+                self.known[index] = metric.score(output, sample, wanted)
+                if self._is_float:
+                    margins[index] = margin_of(output, sample)
+                yield index
+        finally:
+            scorer.journal[self.key] = {str(index): one for index, one in self.known.items()}
+            if self._is_float:
+                scorer.journal[f"{self.key}/margins"] = [*margins.values()]
+            else:
+                self._note_lost()
 
-    def _known_hard(self) -> dict[int, float]:
-        """Return the scores of samples that were run before others."""
-        known = self.scorer.journal.get(f"{self.key}/hard") or {}
-        return {int(index): score for index, score in known.items()}
+    def _note_lost(self) -> None:
+        before = self.scorer.floats.known  # type: ignore[attr-defined]  # of the same scope
+        lost = {index for index, score in self.known.items() if score < before.get(index, score)}
+        self.scorer.lost.setdefault(self.key, set()).update(lost)
 
-    def _known_scores(self, size: int) -> list[float]:
-        """Return the scores of the largest look before this one."""
-        for before in reversed(look_sizes(len(self.scorer.samples))):
-            known = self.scorer.journal.get(f"{self.key}/{before}") if before < size else None
-            if known is not None:
-                return list(known["scores"])
-        return []
+    # Samples that are likely to change: models lost them, or float is hardly sure of them ---------
+
+    def _margins(self) -> list[float | None]:
+        """Return how far float's best class is ahead, for the samples that it was scored on."""
+        return list(self.scorer.journal.get(f"{self.scorer.floats.key}/margins") or ())
+
+    def _best_score(self, before: Sequence[float]) -> float | None:
+        """Return the most that a sample can score, if but few score less in float.
+
+        A function of which all scores of float are 0 or 1 is taken to give nothing else.
+        """
+        metric = self.scorer.metric
+        most = metric.most
+        if most is None:
+            if not {metric.sign * score for score in before} <= {0.0, 1.0}:
+                return None
+            most = 1.0 if metric.sign > 0 else 0.0
+        less = [score for score in before if score < most]
+        return most if len(less) <= MAX_HARD * len(before) else None
+
+    def _hard_samples(self, before: Sequence[float], most: float) -> list[int]:
+        """Return the samples that are likely to change, or may gain, in the order to try them."""
+        lost = Counter(index for found in self.scorer.lost.values() for index in found)
+        margins = enumerate(self._margins())
+        sure = sorted((margin, index) for index, margin in margins if margin is not None)
+        close = [index for _, index in sure[: math.ceil(MARGIN_SHARE * len(before))]]
+        may_gain = [index for index, score in enumerate(before) if score < most]
+        return list(dict.fromkeys([*(index for index, _ in lost.most_common()), *close, *may_gain]))
 
 
-_RUNS: dict[str, type[_Run]] = {"sample": _SampleRun, "set": _SetRun, "model": _ModelRun}
+_SCORED: dict[str, type[_Scored]] = {
+    "sample": _ScoredSamples,
+    "set": _ScoredSet,
+    "model": _ScoredModel,
+}
 
 
 def score_folds(
     metric: Metric, outputs: Sequence[Outputs], samples: Sequence[Mapping[str, Any]]
-) -> tuple[float, list[float]]:
-    """Return the score of a whole set, and without each fold of it in turn."""
+) -> list[float]:
+    """Return the score of a whole set, and behind it without each fold of it in turn."""
     whole = metric.score_set(outputs, samples)
     folds = min(FOLDS, len(outputs))
     parts = []
     for fold in range(folds):
         kept = [index for index in range(len(outputs)) if index % folds != fold]
         parts.append(metric.score_set([outputs[i] for i in kept], [samples[i] for i in kept]))
-    return whole, parts
+    return [whole, *parts]
