@@ -15,24 +15,33 @@ from bitwright.jobs.improve.mixtures import (
     Mix,
     MixCandidate,
     MixMaker,
+    Mixtures,
+    UnitTable,
     planned_state,
 )
 from bitwright.jobs.improve.scorer import Score
 from bitwright.jobs.improve.states import Unit
 
 
-class Plan:
+class Plan(Mixtures):
     """Two units: the first one costs 1 in integers and 4 in float, the second 1 and 2."""
 
-    name, fixed, shares, stays_float = "low", 10.0, (), False
+    stays_float = False
 
     def __init__(self, measured=True):
-        self.is_measured, self.made = measured, []
-        self.units = [Unit(node=name, op="Conv", nodes=(name,)) for name in "ab"]
-        self.options = [
-            [Option("int8", 1.0, 0.3, "i"), Option("float", cost, 0.0, "float")] for cost in (4, 2)
-        ]
-        self.edges = [Edge(0, 1, 0.5)]
+        super().__init__(None, "low", None, "size")
+        self.made = []
+        if not measured:
+            return
+        self.table = UnitTable(
+            units=tuple(Unit(node=name, op="Conv", nodes=(name,)) for name in "ab"),
+            options=tuple(
+                (Option("int8", 1.0, 0.3, "i"), Option("float", cost, 0.0, "float"))
+                for cost in (4, 2)
+            ),
+            edges=(Edge(0, 1, 0.5),),
+            fixed=10.0,
+        )
 
     def make(self, states):
         self.made.append(dict(states))
@@ -167,7 +176,7 @@ def test_what_is_slower_than_float_is_worse_than_float(takes_slow):
     one.takes_slow = takes_slow
     prices = iter([timed(120.0), timed(100.0)])
     one.price = lambda made: next(prices)
-    slow, in_float = Mix(plan), Mix.of(plan, (1, 1))
+    slow, in_float = Mix(plan), Mix.in_float(plan)
     assert one.cost(slow).is_slower and not one.cost(in_float).is_slower
     assert one.is_too_slow(slow) != takes_slow
     assert one.is_better(candidate(slow, 0.0), candidate(in_float, 0.0))
@@ -205,3 +214,10 @@ def test_shown_are_all_that_were_scored_and_other_points_of_the_last_plan():
     names = [mix.name for mix in one.shown()]
     wanted = [Mix(last), Mix.of(last, (1, 1)), Mix.of(last, (0, 1)), Mix(first)]
     assert names == [mix.name for mix in wanted]
+
+
+def test_shares_of_the_error_are_those_of_the_worst_units_as_planned():
+    table = Plan().table
+    assert table.planned_errors == {"a": 0.3, "b": 0.3}
+    assert table.shares(1) == (("a", pytest.approx(0.5)),)
+    assert sum(share for _, share in table.shares(100)) == pytest.approx(1)

@@ -6,6 +6,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import bitwright
+from bitwright.jobs.improve.front import Option
+from bitwright.jobs.improve.mixtures import UnitTable
 from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.qat import open_for_plan
 from bitwright.jobs.tuning.trimming import trim_ranges
@@ -62,6 +64,14 @@ def planned():
     return prepared, plan, samples, variants, measure_errors(variants, ("int8", "float"))
 
 
+def table_of(found):
+    errors = found.errors["int8"]
+    return UnitTable(
+        units=found.units,
+        options=tuple((Option("int8", 1.0, errors[unit.node]),) for unit in found.units),
+    )
+
+
 def test_what_only_moves_values_is_one_unit_with_what_reads_them(planned):
     _, _, _, variants, errors = planned
     nodes = {node: unit.node for unit in errors.units for node in unit.nodes}
@@ -75,7 +85,7 @@ def test_what_only_moves_values_is_one_unit_with_what_reads_them(planned):
 
 def test_a_range_is_cut_where_its_end_does_not_reach_the_outputs(planned):
     prepared, plan, samples, _, errors = planned
-    trimmed = trim_ranges(prepared, plan, errors, samples[:8])
+    trimmed = trim_ranges(prepared, plan, table_of(errors), samples[:8])
     changed = [key for key in plan.tensors if trimmed.tensors[key] != plan.tensors[key]]
     assert plan.root("a") in {plan.root(key) for key in changed}
     root = plan.root("a")
@@ -103,7 +113,7 @@ def test_ranges_whose_ends_belong_together_stay(planned):
         data=samples,
         recipe={"base": "int8", "ranges": {"method": "minmax", "symmetric": True}},
     )
-    assert trim_ranges(prepared, symmetric, errors, samples[:2]) is symmetric
+    assert trim_ranges(prepared, symmetric, table_of(errors), samples[:2]) is symmetric
 
 
 def test_units_that_another_plan_has_the_same_are_not_measured_again(planned, monkeypatch):
@@ -112,7 +122,7 @@ def test_units_that_another_plan_has_the_same_are_not_measured_again(planned, mo
     again = measure_errors(variants, ("int8", "float"), before=(plan, errors), report=lines.append)
     assert again.errors == errors.errors
     assert "error of 0 units" in lines[0]
-    trimmed = trim_ranges(prepared, plan, errors, samples[:8])
+    trimmed = trim_ranges(prepared, plan, table_of(errors), samples[:8])
     other = open_unit_variants(
         prepared, trimmed, emit_model(prepared, Planned(trimmed)).model, samples
     )

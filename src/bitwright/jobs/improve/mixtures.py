@@ -8,10 +8,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
+
+import msgspec
 
 from bitwright.assess.clock import Clock
 from bitwright.assess.judge.sequential import Drop
+from bitwright.assess.verdict import stays_float
 from bitwright.jobs.improve.front import Choice, Edge, Option, add_up, find_front, thin_front
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.scorer import Runnable, Score, Scorer
@@ -23,6 +26,8 @@ BASE = "base"
 MAX_POINTS = 12
 APART = 0.02
 """Points of the front differ by this share of the whole cost at least."""
+IN_FLOAT: Mapping[str, str] = {"": "float"}
+"""The states of a model of which nothing is quantized, whatever its units are."""
 _SCORED = "scored"
 """Under which the journal has the names of all models that were scored."""
 
@@ -34,46 +39,83 @@ class Made(Runnable):
     plan: QuantPlan = field(kw_only=True)
 
 
-class Mixtures(Protocol):
-    """All models of one plan."""
+class UnitTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The units of a plan that have states, and what each costs and loses in each of them."""
+
+    units: tuple[Unit, ...]
+    options: tuple[tuple[Option, ...], ...]
+    """For each unit its states, with their cost and error."""
+    edges: tuple[Edge, ...] = ()
+    """The tensors between units."""
+    fixed: float = 0.0
+    """What everything else costs."""
 
     @property
-    def name(self) -> str:
-        """What figures of these models are kept under."""
+    def planned_errors(self) -> dict[str, float]:
+        """The error of each unit as it is planned."""
+        pairs = zip(self.units, self.options, strict=True)
+        return {unit.node: options[planned_state(options)].error for unit, options in pairs}
+
+    def shares(self, count: int) -> tuple[tuple[str, float], ...]:
+        """Return the units that make most of the error, and their shares of it."""
+        errors = self.planned_errors
+        summed = sum(errors.values()) or 1.0
+        ranked = sorted(errors, key=lambda name: -errors[name])[:count]
+        return tuple((name, errors[name] / summed) for name in ranked if errors[name] > 0)
+
+
+@dataclass
+class Mixtures:
+    """All models of one plan.
+
+    What their units cost and lose is measured when a mixture is first asked for: the plan as it is,
+    and float, need none of it.
+    """
+
+    plan: QuantPlan
+    name: str
+    """What figures of these models are kept under."""
+    journal: Journal
+    priced: str
+    """What cost is, as figures of the same plan differ in it."""
 
     @property
     def stays_float(self) -> bool:
         """Whether the plan quantizes nothing."""
+        return stays_float(self.plan)
 
     @property
     def is_measured(self) -> bool:
         """Whether it is known what units cost, and so which mixtures there are."""
+        return "table" in self.__dict__
 
-    @property
-    def units(self) -> Sequence[Unit]:
-        """The units that have states."""
+    @cached_property
+    def table(self) -> UnitTable:
+        """The units that have states: from the journal, or measured and written there."""
+        name = f"units/{self.name}/{self.priced}"
+        if name not in self.journal:
+            self.journal[name] = msgspec.to_builtins(self.measure())
+        return msgspec.convert(self.journal.get(name), UnitTable)
 
-    @property
-    def options(self) -> list[list[Option]]:
-        """For each unit its states, with their cost and error."""
+    def is_float(self, states: Mapping[str, str]) -> bool:
+        """Whether nothing of the model with these states is quantized."""
+        if not states:
+            return self.stays_float
+        return states == IN_FLOAT or all(
+            states.get(unit.node) == "float" for unit in self.table.units
+        )
 
-    @property
-    def edges(self) -> Sequence[Edge]:
-        """The tensors between units."""
-
-    @property
-    def fixed(self) -> float:
-        """What everything else costs."""
-
-    @property
-    def shares(self) -> tuple[tuple[str, float], ...]:
-        """The units that make most of the error, and their shares of it."""
+    def measure(self) -> UnitTable:
+        """Measure what each unit costs and loses in each state."""
+        raise NotImplementedError
 
     def make(self, states: Mapping[str, str]) -> Made:
         """Make a model; units that are not named are as planned."""
+        raise NotImplementedError
 
     def probes(self) -> Mapping[str, Callable[[], Runnable]]:
         """Return models in which only weights, or only activations, are quantized."""
+        return {}
 
 
 def planned_state(options: Sequence[Option]) -> int:
@@ -94,7 +136,8 @@ class Mix:
     @classmethod
     def of(cls, mixtures: Mixtures, states: Sequence[int], *, refined: bool = False) -> Mix:
         """Return the model with the units in these of their states."""
-        pairs = zip(mixtures.units, mixtures.options, states, strict=True)
+        table = mixtures.table
+        pairs = zip(table.units, table.options, states, strict=True)
         changed = {
             unit.node: options[state].state
             for unit, options, state in pairs
@@ -105,7 +148,9 @@ class Mix:
     @classmethod
     def in_float(cls, mixtures: Mixtures) -> Mix:
         """Return the model with all units in float."""
-        return cls(mixtures, {unit.node: "float" for unit in mixtures.units})
+        if not mixtures.is_measured:
+            return cls(mixtures, IN_FLOAT)
+        return cls(mixtures, {unit.node: "float" for unit in mixtures.table.units})
 
     @property
     def name(self) -> str:
@@ -117,9 +162,7 @@ class Mix:
     @property
     def is_float(self) -> bool:
         """Whether nothing of it is quantized."""
-        if not self.states:
-            return self.mixtures.stays_float
-        return all(self.states.get(unit.node) == "float" for unit in self.mixtures.units)
+        return self.mixtures.is_float(self.states)
 
     @property
     def choice(self) -> Choice | None:
@@ -128,17 +171,17 @@ class Mix:
 
     def add_up(self) -> Choice:
         """Return what its units cost and lose together, measured where that was not known."""
-        states = []
-        for unit, options in zip(self.mixtures.units, self.mixtures.options, strict=True):
+        states, table = [], self.mixtures.table
+        for unit, options in zip(table.units, table.options, strict=True):
             names = [option.state for option in options]
             state = self.states.get(unit.node)
             states.append(planned_state(options) if state is None else names.index(state))
-        return add_up(self.mixtures.options, states, self.mixtures.edges)
+        return add_up(table.options, states, table.edges)
 
 
 def front_of(mixtures: Mixtures) -> list[Mix]:
     """Return points of the front of cost against error, the cheapest first."""
-    front = find_front(mixtures.options, mixtures.edges)
+    front = find_front(mixtures.table.options, mixtures.table.edges)
     chosen = thin_front(front, apart=APART, most=MAX_POINTS)
     return [Mix.of(mixtures, choice.states) for choice in chosen]
 

@@ -302,7 +302,7 @@ class _Job:
             chosen=chosen,
             final=final,
             probes=tuple(self._probes),
-            loss_units=last.shares if last.is_measured else (),
+            loss_units=last.table.shares(5) if last.is_measured else (),
             evaluations=len(self._scorer.models),
             planned_evaluations=planned,
             seconds=self._deadline.elapsed,

@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
 
-import msgspec
 import numpy as np
 import onnx_ir as ir
 
 from bitwright.assess.clock import middle_sized
-from bitwright.assess.verdict import stays_float
 from bitwright.data import Sample
+from bitwright.decide.fallback import fall_back
 from bitwright.errors import RecipeError
 from bitwright.graph import clone_model, iter_values, written_size
 from bitwright.jobs.fine_tuning.constants import find_constants, with_quantized_activations
 from bitwright.jobs.improve.front import FLOAT_FORM, Edge, Option
-from bitwright.jobs.improve.journal import Journal
-from bitwright.jobs.improve.mixtures import Made
+from bitwright.jobs.improve.mixtures import Made, Mixtures, UnitTable
 from bitwright.jobs.improve.scorer import Runnable
 from bitwright.jobs.improve.states import Unit, with_states
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, open_quantized
 from bitwright.jobs.placing import estimate_parts
 from bitwright.jobs.qat import open_for_changed
-from bitwright.jobs.sensitivity import NodeVariants
 from bitwright.jobs.tuning.request import TuneRequest
-from bitwright.jobs.tuning.units import (
-    UnitErrors,
-    find_units,
-    measure_errors,
-    open_unit_variants,
-)
+from bitwright.jobs.tuning.units import UnitErrors, measure_errors, open_unit_variants
 from bitwright.plan import QuantPlan
 
 SIZE_STATES: tuple[str, ...] = ("w4", "int8", "a16", "float")
@@ -50,162 +41,92 @@ although this machine gains little by it."""
 
 
 @dataclass
-class StaticMixtures:
-    """The models of one static plan.
+class StaticMixtures(Mixtures):
+    """The models of one static plan."""
 
-    What their units cost and lose is measured when a mixture is first asked for: the plan as it is,
-    and float, need none of it.
-    """
-
+    request: TuneRequest
     open: Callable[[QuantPlan], Prepared]
     """Gives the float model that a plan is for."""
-    plan: QuantPlan
-    name: str
-    journal: Journal
     samples: Callable[[], Sequence[Sample]]
     """Gives the samples that errors are measured on, where they are not known yet."""
-    request: TuneRequest
     before: StaticMixtures | None = None
     """Another plan with the same nodes: the errors of equal units hold."""
-    _base: Made | None = field(default=None, init=False)
 
     @cached_property
     def prepared(self) -> Prepared:
         """The float model."""
         return self.open(self.plan)
 
-    @cached_property
-    def _variants(self) -> NodeVariants:
-        return open_unit_variants(
-            self.prepared,
-            self.plan,
-            self.make({}).model,
-            self.samples(),
-            before=None if self.before is None else self.before.units,
-            engine=self.request.calibration.engine,
-        )
-
-    @property
-    def stays_float(self) -> bool:
-        """Whether the plan quantizes nothing."""
-        return stays_float(self.plan)
-
-    @property
-    def _states(self) -> tuple[str, ...]:
+    def measure(self) -> UnitTable:
+        """Measure what each unit loses, and look up what it costs."""
+        goal, report, before = self.request.goal, self.request.report, self.before
         # Integer operators have one form only.
         one_form = not self.plan.recipe.output_format.pairs
-        return TIME_STATES if one_form or self.request.goal.is_timed else SIZE_STATES
-
-    @cached_property
-    def errors(self) -> UnitErrors:
-        """The units, and what they lose in each state."""
-        before = None if self.before is None else (self.before.plan, self.before.errors)
-        return keep_figures(
-            self.journal,
-            f"errors/{self.name}/{','.join(self._states)}",
-            UnitErrors,
-            lambda: measure_errors(
-                self._variants, self._states, before=before, report=self.request.report
-            ),
+        states = TIME_STATES if one_form or goal.is_timed else SIZE_STATES
+        known = None
+        if before is not None:
+            errors = {"int8": before.table.planned_errors}
+            known = before.plan, UnitErrors(before.table.units, errors)
+        variants = open_unit_variants(
+            self.prepared,
+            self.plan,
+            self._base.model,
+            self.samples(),
+            before=None if known is None else known[1].units,
+            engine=self.request.calibration.engine,
         )
-
-    @cached_property
-    def _costs(self) -> UnitCosts:
-        if self.request.goal.is_timed:
+        units, errors = measure_errors(variants, states, before=known, report=report)
+        if goal.is_timed:
             sample = middle_sized(self.samples())
-            return estimate_times(self.prepared, self.plan, self.units, [sample])
-        return measure_bytes(self.prepared, self.plan, self.make({}).model, self.units)
+            costs = estimate_times(self.prepared, self.plan, units, [sample])
+        else:
+            costs = measure_bytes(self.prepared, self.plan, self._base.model, units)
+        change = CHANGE_COST * (costs.fixed + sum(costs.costs["int8"].values()))
+
+        def price(unit: str, state: str) -> float:
+            """Return the cost of a state; of two that cost the same, the planned one is cheaper."""
+            cost = costs.costs[state][unit]
+            if state == "int8" and goal.keep_quantized:
+                cost = min(cost, ELSEWHERE * costs.costs["float"][unit])
+            return cost + (state != "int8") * change
+
+        def options_of(unit: str) -> Iterator[Option]:
+            for state in states:
+                cost = price(unit, state)
+                if state == "float":
+                    yield Option(state, cost, 0.0, FLOAT_FORM)
+                elif unit in errors[state]:
+                    yield Option(state, cost, errors[state][unit], _INTEGERS)
+
+        options = tuple(tuple(options_of(unit.node)) for unit in units)
+        edges = tuple(costs.edges)
+        return UnitTable(units=units, options=options, edges=edges, fixed=costs.fixed)
 
     @cached_property
-    def units(self) -> tuple[Unit, ...]:
-        """The units that have states."""
-        name = f"units/{self.name}"
-        return keep_figures(
-            self.journal, name, tuple[Unit, ...], lambda: find_units(self._variants)
-        )
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether it is known what units cost, and so which mixtures there are."""
-        return "options" in self.__dict__
-
-    @cached_property
-    def options(self) -> list[list[Option]]:
-        """For each unit its states, with their cost and error."""
-        errors = self.errors.errors
-        return [
-            [
-                Option(
-                    state,
-                    self._cost(unit.node, state),
-                    0.0 if state == "float" else errors[state][unit.node],
-                    FLOAT_FORM if state == "float" else _INTEGERS,
-                )
-                for state in self._states
-                if state == "float" or unit.node in errors[state]
-            ]
-            for unit in self.units
-        ]
-
-    def _cost(self, unit: str, state: str) -> float:
-        """Return the cost of a state; of two that cost the same, the planned one is cheaper."""
-        costs = self._costs.costs
-        cost = costs[state][unit]
-        if state == "int8" and self.request.goal.keep_quantized:
-            cost = min(cost, ELSEWHERE * costs["float"][unit])
-        return cost + (state != "int8") * CHANGE_COST * self._whole
-
-    @cached_property
-    def _whole(self) -> float:
-        return self._costs.fixed + sum(self._costs.costs["int8"].values())
-
-    @property
-    def edges(self) -> Sequence[Edge]:
-        """The tensors between units."""
-        return self._costs.edges
-
-    @property
-    def fixed(self) -> float:
-        """What everything else costs."""
-        return self._costs.fixed
-
-    @property
-    def shares(self) -> tuple[tuple[str, float], ...]:
-        """The units that make most of the error, and their shares of it."""
-        return self.errors.shares(5)
+    def _base(self) -> Made:
+        """The plan as it is."""
+        return self._open(self.prepared, self.plan)
 
     def make(self, states: Mapping[str, str]) -> Made:
         """Make a model; units that are not named are as planned."""
-        if not states and self._base is not None:
+        if not states:
             return self._base
         prepared, plan = self.prepared, self.plan
-        if states:
-            plan = with_states(prepared, plan, self._changed(states), states)
-        if plan.recipe != prepared.recipe:
-            prepared, plan = open_for_changed(prepared, plan)
+        if self.is_float(states):  # with what was not told apart: there may be more nodes
+            nodes = [name for name, node in plan.nodes.items() if node.quantized]
+            plan = fall_back(prepared.model, plan, nodes)
+        else:
+            plan = with_states(prepared, plan, self.table.units, states)
+        return self._open(*open_for_changed(prepared, plan))
+
+    def _open(self, prepared: Prepared, plan: QuantPlan) -> Made:
         written = open_quantized(prepared, Planned(plan))
         if written.session is None:
             raise RecipeError(
                 f"models of recipe {plan.recipe.name!r} cannot be run here, and tuning runs them; "
                 "take another recipe."
             )
-        made = Made(written.session, written.model, self.request.providers, plan=written.plan)
-        if not states:
-            self._base = made
-        return made
-
-    def _changed(self, states: Mapping[str, str]) -> list[Unit]:
-        """Return the units; with the last of them, what was not told apart becomes float, too.
-
-        Else a model with more nodes than are measured could never be float, whatever it loses.
-        """
-        units = list(self.units)
-        if any(states.get(unit.node) != "float" for unit in units):
-            return units
-        known = {node for unit in units for node in unit.nodes}
-        rest = (name for name, node in self.plan.nodes.items() if node.quantized)
-        nodes = (*units[-1].nodes, *(name for name in rest if name not in known))
-        return [*units[:-1], msgspec.structs.replace(units[-1], nodes=nodes)]
+        return Made(written.session, written.model, self.request.providers, plan=written.plan)
 
     def probes(self) -> Mapping[str, Callable[[], Runnable]]:
         """Return models in which only weights, or only activations, are quantized."""
@@ -226,21 +147,6 @@ class StaticMixtures:
         model = with_quantized_activations(prepared.model, self.plan, constants)
         # Between integers, the runtime would round the weights that are float here.
         return Runnable(None, model, self.request.providers, float_weights=True)
-
-
-_Figures = TypeVar("_Figures")
-
-
-def keep_figures(
-    journal: Journal, name: str, kind: type[_Figures], measure: Callable[[], _Figures]
-) -> _Figures:
-    """Return figures of the journal, or measure them and write them there."""
-    known = journal.get(name)
-    if known is not None:
-        return msgspec.convert(known, kind)
-    found = measure()
-    journal[name] = msgspec.to_builtins(found)
-    return found
 
 
 # What units cost -------------------------------------------------------------------------------

@@ -65,7 +65,9 @@ class Plans:
             from bitwright.jobs.tuning.weight_only import WeightOnlyMixtures  # for few recipes
 
             plan, data = self._plan(stage, before), self._samples.calibration()
-            return WeightOnlyMixtures(request, plan, stage, self._journal, self._choosing, data)
+            return WeightOnlyMixtures(
+                plan, stage, self._journal, self._priced, request, self._choosing, data
+            )
         same = before if stage == TRIMMED and isinstance(before, StaticMixtures) else None
         return self._static(stage, self._plan(stage, before), same)
 
@@ -76,10 +78,15 @@ class Plans:
     def _static(
         self, name: str, plan: QuantPlan, before: StaticMixtures | None = None
     ) -> StaticMixtures:
-        name = self._with_purpose(name)
+        name, choosing = self._with_purpose(name), lambda: self._choosing
         return StaticMixtures(
-            self._open_for, plan, name, self._journal, lambda: self._choosing, self._request, before
+            plan, name, self._journal, self._priced, self._request, self._open_for, choosing, before
         )
+
+    @property
+    def _priced(self) -> str:
+        goal = self._request.goal
+        return f"{goal.purpose}, quantized" if goal.keep_quantized else goal.purpose
 
     def _open_for(self, plan: QuantPlan) -> Prepared:
         """Return the float model that a plan is for; most plans are for the one that is open."""
@@ -135,7 +142,7 @@ class Plans:
             return trim_ranges(
                 before.prepared,
                 before.plan,
-                before.errors,
+                before.table,
                 self._choosing,
                 report=request.report,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bitwright.jobs.improve.front import Choice
-from bitwright.jobs.improve.mixtures import Mix, MixMaker, Mixtures, planned_state
+from bitwright.jobs.improve.mixtures import Mix, MixMaker, UnitTable, planned_state
 from bitwright.jobs.tuning.result import FallenUnit, FrontPoint
 
 
@@ -18,15 +18,15 @@ def _point(maker: MixMaker, mix: Mix, float_cost: float) -> FrontPoint:
     if choice is None:
         predicted = 0.0 if cost is None else cost.value
     else:
-        predicted = choice.cost + mix.mixtures.fixed
+        predicted = choice.cost + mix.mixtures.table.fixed
         if maker.purpose != "size":  # as many times as float as the cost table has it
-            in_float = Mix.in_float(mix.mixtures).add_up().cost + mix.mixtures.fixed
+            in_float = Mix.in_float(mix.mixtures).add_up().cost + mix.mixtures.table.fixed
             predicted *= float_cost / in_float
     return FrontPoint(
         cost=predicted,
         # Where no unit has an error, none was measured.
-        error=None if choice is None or not mix.mixtures.shares else choice.error,
-        fallen=() if choice is None else _fallen(mix.mixtures, choice),
+        error=None if choice is None or not mix.mixtures.table.shares(1) else choice.error,
+        fallen=() if choice is None else _fallen(mix.mixtures.table, choice),
         measured_cost=None if cost is None else cost.value,
         clock=None if cost is None else cost.clock,
         measured=None if found is None else found.score.drop,
@@ -35,12 +35,12 @@ def _point(maker: MixMaker, mix: Mix, float_cost: float) -> FrontPoint:
     )
 
 
-def _fallen(mixtures: Mixtures, choice: Choice) -> tuple[FallenUnit, ...]:
+def _fallen(table: UnitTable, choice: Choice) -> tuple[FallenUnit, ...]:
     """Return the units that are not in their cheapest state, or cheaper than planned, and why."""
-    total = sum(max(one.error for one in each) for each in mixtures.options) or 1.0
-    whole = choice.cost + mixtures.fixed
+    total = sum(max(one.error for one in each) for each in table.options) or 1.0
+    whole = choice.cost + table.fixed
     fallen = []
-    for unit, each, state in zip(mixtures.units, mixtures.options, choice.states, strict=True):
+    for unit, each, state in zip(table.units, table.options, choice.states, strict=True):
         cheapest, chosen = min(each, key=lambda one: one.cost), each[state]
         if chosen is not cheapest:
             saved, price = (

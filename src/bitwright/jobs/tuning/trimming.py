@@ -21,9 +21,9 @@ from bitwright.data import Sample
 from bitwright.graph import clone_model, iter_values
 from bitwright.graph.editing import insert_behind_value
 from bitwright.jobs.improve.loop import Attempt, Trail, improve
+from bitwright.jobs.improve.mixtures import UnitTable
 from bitwright.jobs.improve.states import Unit
 from bitwright.jobs.opening import Prepared
-from bitwright.jobs.tuning.units import UnitErrors
 from bitwright.numerics.scales import affine_parameters
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.run import open_session, run_session
@@ -43,7 +43,7 @@ Range = tuple[float, float]
 def trim_ranges(
     prepared: Prepared,
     plan: QuantPlan,
-    errors: UnitErrors,
+    table: UnitTable,
     samples: Sequence[Sample],
     *,
     report: Callable[[str], None] = lambda line: None,
@@ -52,8 +52,8 @@ def trim_ranges(
     recipe = plan.recipe
     if recipe.scales != "float" or recipe.ranges.symmetric:
         return plan  # both ends are one
-    worst = {name for name, share in errors.shares(MAX_UNITS) if share >= MIN_SHARE}
-    units = [unit for unit in errors.units if unit.node in worst]
+    worst = {name for name, share in table.shares(MAX_UNITS) if share >= MIN_SHARE}
+    units = [unit for unit in table.units if unit.node in worst]
     session = open_session(prepared.reference, providers=prepared.providers)
     expected = [run_session(session, sample) for sample in samples]
     changed: dict[str, TensorPlan] = {}

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-import msgspec
 import onnx_ir as ir
 
 from bitwright.assess import open_units
@@ -40,27 +40,12 @@ ADDITIVE = (0.5, 2.0)
 """Between these shares of the error of the whole, the errors of units count as adding up."""
 
 
-class UnitErrors(msgspec.Struct, frozen=True, kw_only=True):
+class UnitErrors(NamedTuple):
     """The error of each unit in each state, as noise over signal of the outputs."""
 
     units: tuple[Unit, ...]
     errors: dict[str, dict[str, float]]
     """State -> unit -> error; in float, none has any."""
-    total: float
-    """The error with all units as they are planned."""
-
-    @property
-    def additivity(self) -> float:
-        """The error of the whole as a share of the sum over units."""
-        summed = sum(self.errors["int8"].values())
-        return self.total / summed if summed else 1.0
-
-    def shares(self, count: int) -> tuple[tuple[str, float], ...]:
-        """Return the units that make most of the error, and their shares of it."""
-        errors = self.errors["int8"]
-        summed = sum(errors.values()) or 1.0
-        ranked = sorted(errors, key=lambda name: -errors[name])[:count]
-        return tuple((name, errors[name] / summed) for name in ranked if errors[name] > 0)
 
 
 def open_unit_variants(
@@ -104,13 +89,13 @@ def measure_errors(
     alone = _measure_alone(variants, [unit for unit in units if unit.node not in known], report)
     total = variants.total().loss
     errors = {"int8": {unit.node: {**known, **alone}[unit.node] for unit in units}}
-    result = UnitErrors(units=units, errors=errors, total=total)
-    if not ADDITIVE[0] <= result.additivity <= ADDITIVE[1]:
+    summed = sum(errors["int8"].values())
+    if summed and not ADDITIVE[0] <= total / summed <= ADDITIVE[1]:
         errors["int8"] = _regained(variants, units, errors["int8"], total)
     for state in states:
         if state not in ("int8", "float"):
             errors[state] = _alone_in(variants, units, state)
-    return msgspec.structs.replace(result, errors=_made_monotone(errors))
+    return UnitErrors(units, _made_monotone(errors))
 
 
 def _measure_alone(

@@ -4,13 +4,14 @@ import math
 from functools import partial
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from bitwright.assess.judge.sequential import Drop
 from bitwright.jobs.improve.front import Option
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.loop import Attempt, improve
-from bitwright.jobs.improve.mixtures import Cost, Deadline, Mix, MixMaker
+from bitwright.jobs.improve.mixtures import Cost, Deadline, Mix, MixMaker, Mixtures, UnitTable
 from bitwright.jobs.improve.proposals.mixtures import (
     STEPS_BACK,
     least_failed,
@@ -26,17 +27,21 @@ COUNT = 40
 ERRORS = {f"n{index}": 2.0**-index for index in range(COUNT)}
 
 
-class Plan:
+class Plan(Mixtures):
     """Units that each lose their error, and cost 1 in int8 and 2 in float."""
 
+    stays_float = False
+
     def __init__(self, name="low", factor=1.0):
-        self.name, self._factor, self.made = name, factor, []
-        self.units = [Unit(node=node, op="Conv", nodes=(node,)) for node in ERRORS]
-        self.options = [
-            [Option("int8", 1.0, error), Option("float", 2.0, 0.0)] for error in ERRORS.values()
-        ]
-        self.edges, self.fixed, self.is_measured, self.stays_float = [], 5.0, True, False
-        self.shares = (("n0", 0.5),)
+        super().__init__(None, name, None, "size")
+        self._factor, self.made = factor, []
+        self.table = UnitTable(
+            units=tuple(Unit(node=node, op="Conv", nodes=(node,)) for node in ERRORS),
+            options=tuple(
+                (Option("int8", 1.0, error), Option("float", 2.0, 0.0)) for error in ERRORS.values()
+            ),
+            fixed=5.0,
+        )
 
     def make(self, states):
         self.made.append(dict(states))
@@ -138,7 +143,7 @@ def test_the_best_is_within_a_point_of_the_cheapest_that_passes(limit):
 @pytest.mark.parametrize(("most", "in_float"), [(COUNT + 5, 5), (COUNT, 0), (3 * COUNT, COUNT)])
 def test_what_loses_least_in_a_budget_is_scored_alone(most, in_float):
     maker, plan = make_maker(10.0), Plan()
-    plan.fixed = 0.0
+    plan.table = msgspec.structs.replace(plan.table, fixed=0.0)
     trail = run(maker, [lambda trail: least_loss(maker, plan, most)])
     assert sorted(trail.best.mix.states) == sorted(list(ERRORS)[:in_float])
     assert maker.cost(trail.best.mix).value <= most
@@ -147,7 +152,9 @@ def test_what_loses_least_in_a_budget_is_scored_alone(most, in_float):
 
 def test_a_file_that_is_larger_than_its_units_say_gets_less():
     maker, plan = make_maker(10.0), Plan()
-    plan.fixed = -3.0  # three more bytes than were expected
+    plan.table = msgspec.structs.replace(
+        plan.table, fixed=-3.0
+    )  # three more bytes than were expected
     trail = run(maker, [lambda trail: least_loss(maker, plan, COUNT + 5)])
     assert len(trail.best.mix.states) == 5
     assert [point for mix, point in front_points(maker, 0.0) if mix.name == trail.best.mix.name]

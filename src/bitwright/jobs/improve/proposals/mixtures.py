@@ -64,7 +64,7 @@ def _is_worth_it(maker: MixMaker, points: Sequence[Mix], low: int, high: int) ->
 
 def _min_saved(maker: MixMaker, mix: Mix) -> float:
     """Return what a model must save against this one to be worth being scored."""
-    return maker.min_saved * (mix.add_up().cost + mix.mixtures.fixed)
+    return maker.min_saved * (mix.add_up().cost + mix.mixtures.table.fixed)
 
 
 def _guess(
@@ -112,8 +112,8 @@ def _cheaper(
     mixtures: Mixtures, states: Sequence[int], least: float
 ) -> list[tuple[float, int, int]]:
     """Return (cost saved for the error, unit, state) for states that save so much at least."""
-    options = mixtures.options
-    near = neighbours(len(options), mixtures.edges)
+    options = mixtures.table.options
+    near = neighbours(len(options), mixtures.table.edges)
     forms = [each[state].form for each, state in zip(options, states, strict=True)]
 
     def cost(unit: int, option: Option) -> float:
@@ -141,8 +141,9 @@ def least_loss(maker: MixMaker, mixtures: Mixtures, most: float) -> Attempts:
     not even the smallest model fits, it is that one.
     """
     maker.front = tuple(front_of(mixtures))
-    mix, left = maker.front[0], most - mixtures.fixed
-    while (choice := find_within(mixtures.options, left, mixtures.edges)) is not None:
+    table = mixtures.table
+    mix, left = maker.front[0], most - table.fixed
+    while (choice := find_within(table.options, left, table.edges)) is not None:
         mix = Mix.of(mixtures, choice.states)
         size = maker.cost(mix).value
         if size <= most:
