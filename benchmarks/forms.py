@@ -21,7 +21,7 @@ from bitwright.data import RandomData
 from bitwright.emit.forms import FORMS, Form, write_forms
 from bitwright.graph import clone_model, load_model
 from bitwright.jobs.opening import input_specs
-from bitwright.run import open_session
+from bitwright.run import Session
 
 ROUNDING = ("write_hard_gates", "write_average_pools")
 """The forms that may round in another way."""
@@ -50,7 +50,7 @@ def measure(model: ir.Model, form: Form) -> tuple[str, ...] | None:
     if not places:
         return None
     sample = next(iter(RandomData(count=1).samples(input_specs(model))))
-    outputs = [open_session(one).run(None, sample) for one in both]
+    outputs = [Session(one).runtime.run(None, sample) for one in both]
     change = max(
         float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-9))
         for a, b in zip(*outputs, strict=True)

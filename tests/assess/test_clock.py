@@ -72,7 +72,7 @@ def test_a_ratio_within_what_sessions_differ_by_is_no_difference():
 def test_models_that_are_opened_quickly_are_opened_for_each_round(monkeypatch):
     """Sessions of one model differ: with one for all rounds, it would be slower than itself."""
     pace = itertools.cycle([1.0, 1.05, 0.97, 1.02, 0.95, 1.01, 1.04])
-    monkeypatch.setattr(clock, "open_session", lambda *_, **__: next(pace))
+    monkeypatch.setattr(clock, "Session", lambda *_, **__: next(pace))
     monkeypatch.setattr(clock._Runner, "_run", lambda self, times: 0.01 * self._session)
     loaded, sample = graph.load_model(make_mlp()), make_samples(make_mlp(), 1)[0]
     monkeypatch.setattr(clock, "_QUICK_TO_OPEN", math.inf)
@@ -168,7 +168,8 @@ def test_the_shortest_of_the_runs_of_a_turn_counts(monkeypatch):
     model = make_mlp()
     runner = clock._Runner(graph.load_model(model), make_samples(model, 1)[0], 1, None, False)
     taken, seconds = iter([5.0, 3.0, 4.0]), [0.0]
-    monkeypatch.setattr(clock, "run_session", lambda *_: seconds.append(seconds[-1] + next(taken)))
+    run = lambda feeds: seconds.append(seconds[-1] + next(taken))  # noqa: E731
+    monkeypatch.setattr(runner._session, "run", run)
     runner._clock = lambda: seconds[-1]
     assert runner._run(3) == 3.0
 

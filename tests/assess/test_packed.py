@@ -8,7 +8,7 @@ from support import language_models
 import bitwright
 from bitwright.assess.comparison.quantized_graph import packed_weight
 from bitwright.graph import infer_shapes, load_model
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 
 
 def written(bits, tied=False, **weights):
@@ -23,8 +23,8 @@ def through_kernel(model, name, source):
     read = node.inputs[1 if name == "embed" else 0].name
     part = ir.convenience.extract(model.graph, [read], [node.outputs[0].name])
     part.opset_imports.update(model.graph.opset_imports)
-    session = open_session(ir.Model(part, ir_version=model.ir_version))
-    return run_session(session, {read: source})[node.outputs[0].name]
+    session = Session(ir.Model(part, ir_version=model.ir_version))
+    return session.run({read: source})[node.outputs[0].name]
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -12,7 +12,7 @@ from support.models import (
 )
 
 import bitwright
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 
 
 def types_of(model):
@@ -37,8 +37,8 @@ def test_a_constant_beyond_float16_keeps_its_node_float32_and_the_plan_says_why(
     )
     assert result.plan.nodes["relu"].quantized
     assert types_of(result.model)["big"] == TensorProto.FLOAT
-    session = open_session(result.model)
-    np.testing.assert_allclose(run_session(session, samples[0])["y"], [[1000, 2, 3, 4]], rtol=1e-3)
+    session = Session(result.model)
+    np.testing.assert_allclose(session.run(samples[0])["y"], [[1000, 2, 3, 4]], rtol=1e-3)
 
 
 def test_what_overflows_on_the_data_stays_float32():
@@ -49,7 +49,7 @@ def test_what_overflows_on_the_data_stays_float32():
     result = bitwright.quantize(model, recipe="float16", data=samples)
     reason = "'a' reaches 1e+06 on the data, and float16 ends at 65504"
     assert {one.reason for one in result.plan.nodes.values()} == {reason}
-    assert np.isfinite(run_session(open_session(result.model), samples[0])["y"]).all()
+    assert np.isfinite(Session(result.model).run(samples[0])["y"]).all()
     blind = bitwright.quantize(model, recipe="float16").plan
     assert all(one.quantized for one in blind.nodes.values())
 

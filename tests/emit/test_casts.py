@@ -16,7 +16,7 @@ from support.models import (
 )
 
 import bitwright
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 
 
 def types_of(model):
@@ -42,7 +42,7 @@ def test_masks_and_epsilons_are_moved_to_fit_and_told():
     )
     result = bitwright.quantize(model, recipe="float16")
     assert any("2 constants such as 'eps'" in note for note in result.plan.notes)
-    found = run_session(open_session(result.model), {"x": np.zeros((1, 4), np.float32)})
+    found = Session(result.model).run({"x": np.zeros((1, 4), np.float32)})
     np.testing.assert_allclose(found["y"], np.full((1, 4), 0.25), atol=1e-3)
 
 
@@ -59,7 +59,7 @@ def test_operators_without_float16_stay_float32_with_casts_around():
     result = bitwright.quantize(model, recipe="float16")
     kept = {name: one.reason for name, one in result.plan.nodes.items() if not one.quantized}
     assert kept == {"back": "the type of its result is an attribute"}
-    found = run_session(open_session(result.model), {"x": np.float32([[1.5, -1, 2, 0]])})
+    found = Session(result.model).run({"x": np.float32([[1.5, -1, 2, 0]])})
     np.testing.assert_array_equal(found["y"], [[2.5, 0, 4, 0]])
 
 
@@ -80,7 +80,7 @@ def test_bodies_stay_float32_and_read_what_is_float16_outside():
     result = bitwright.quantize(model, recipe="float16")
     assert result.plan.nodes["choose"].reason == "the graphs inside it stay float32"
     feeds = {"x": np.float32([[1, -2, 3, 0]]), "c": np.array(True)}
-    found = run_session(open_session(result.model), feeds)
+    found = Session(result.model).run(feeds)
     np.testing.assert_array_equal(found["y"], [[-1, 0, -9, 0]])
 
 

@@ -9,7 +9,7 @@ from support.models import build, constants_of, make_samples, node, normal, run
 from bitwright import graph
 from bitwright.graph import extents
 from bitwright.graph.extents import field_header
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 
 
 @pytest.fixture(autouse=True)
@@ -101,11 +101,11 @@ def test_it_runs_and_is_written_as_it_was(tmp_path, monkeypatch):
     model = make_model()
     samples = make_samples(model, 2)
     loaded = graph.load_model(saved(tmp_path, model))
-    monkeypatch.setattr("bitwright.run.session._SMALLEST_SHARED", 256)
-    session = open_session(loaded)
+    monkeypatch.setattr("bitwright.run.opening._SMALLEST_SHARED", 256)
+    session = Session(loaded)
     wanted = run(model, samples)
     for sample, outputs in zip(samples, wanted, strict=True):
-        np.testing.assert_array_equal(run_session(session, sample)["y"], outputs[0])
+        np.testing.assert_array_equal(session.run(sample)["y"], outputs[0])
     graph.save_model(loaded, tmp_path / "again.onnx")
     again = onnx.load(tmp_path / "again.onnx")
     onnx.checker.check_model(again, full_check=True)

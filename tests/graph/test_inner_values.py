@@ -15,13 +15,13 @@ from bitwright.graph import (
     load_model,
     normalize,
 )
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 
 
 def observe_exposed(model, names, feeds, **options):
     infer_shapes(model)
     exposed = expose(model, names, **options)
-    results = run_session(open_session(exposed.model, level="disabled"), feeds)
+    results = Session(exposed.model, level="disabled").run(feeds)
     return {name: results[exposed.outputs[name]] for name in names}
 
 
@@ -187,7 +187,7 @@ def test_every_float_tensor_inside_silero_can_be_observed(silero):
     assert any(size for name, size in sizes.items() if "then_branch" in name)
     assert not any(size for name, size in sizes.items() if name.startswith("If_0/else_branch"))
     np.testing.assert_array_equal(
-        seen["output"], run_session(open_session(silero, level="disabled"), feeds)["output"]
+        seen["output"], Session(silero, level="disabled").run(feeds)["output"]
     )
 
 

@@ -19,11 +19,11 @@ from bitwright.graph import (
     refuse_unsupported,
     save_model,
 )
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 
 
 def run(model, **feeds):
-    return run_session(open_session(model), feeds)
+    return Session(model).run(feeds)
 
 
 def test_constant_nodes_become_initializers_at_all_levels_and_survive_saving(builders, tmp_path):
@@ -109,7 +109,7 @@ def test_empty_and_duplicate_names_become_unique_in_the_same_way_each_time(build
     names = [node.name for node in first.graph]
     assert names == ["n", "Add_a", "n_2", "n_1"] == [node.name for node in second.graph]
     assert len(notes) == 2
-    open_session(first)
+    Session(first)
 
 
 def test_unused_initializers_go_and_a_normal_model_stays_as_it_is(builders):
@@ -193,8 +193,8 @@ def test_real_models_run_the_same_after_normalizing(ocr_model):
     normalize(model)
     check_model(model)
     assert not any(node.op_type == "Constant" for node in model.graph)
-    before = run_session(open_session(path), {name: x})
-    after = run_session(open_session(model), {name: x})
+    before = Session(path).run({name: x})
+    after = Session(model).run({name: x})
     for key, array in before.items():
         np.testing.assert_allclose(after[key], array, atol=1e-6)
 

@@ -10,7 +10,7 @@ import bitwright
 from bitwright.errors import ModelError
 from bitwright.graph import check_model, infer_shapes, load_model
 from bitwright.graph.runtime_ops import _IN_ONNX_DOMAIN, keeps_type
-from bitwright.run import open_session, run_session, upgrade_opset
+from bitwright.run import Session, upgrade_opset
 
 SKIP = "SkipSimplifiedLayerNormalization"
 
@@ -69,7 +69,7 @@ def test_a_model_with_them_moves_to_a_newer_opset():
     upgraded = upgrade_opset(model, 21, sample=sample)
     assert [made.domain for made in upgraded.graph] == ["", "", "", "com.microsoft", ""]
     assert set(upgraded.opset_imports) == {"", "com.microsoft"}
-    found, expected = (run_session(open_session(m), sample) for m in (upgraded, model))
+    found, expected = (Session(m).run(sample) for m in (upgraded, model))
     np.testing.assert_allclose(found["z"], expected["z"], rtol=1e-4, atol=1e-5)
 
 

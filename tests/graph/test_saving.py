@@ -23,7 +23,7 @@ from bitwright.graph import (
     serialized_size,
     written_size,
 )
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -39,8 +39,8 @@ def digests(folder):
 
 
 def check_runs(path, builders):
-    expected = run_session(open_session(builders.mlp()), X)["y"]
-    np.testing.assert_array_equal(run_session(open_session(path), X)["y"], expected)
+    expected = Session(builders.mlp()).run(X)["y"]
+    np.testing.assert_array_equal(Session(path).run(X)["y"], expected)
 
 
 @pytest.mark.parametrize("external", [False, True])
@@ -89,9 +89,9 @@ def test_weights_inside_bodies_go_outside_too(builders, tmp_path):
     save_model(load_model(builders.branches()), tmp_path / "m.onnx", external_data=True)
     assert (tmp_path / "m.onnx.data").stat().st_size == 24 * 24 * 4
     feeds = {"c": np.array(True), "x": np.ones((2, 24), np.float32)}
-    expected = run_session(open_session(builders.branches()), feeds)["y"]
+    expected = Session(builders.branches()).run(feeds)["y"]
     np.testing.assert_array_equal(
-        run_session(open_session(load_model(tmp_path / "m.onnx")), feeds)["y"], expected
+        Session(load_model(tmp_path / "m.onnx")).run(feeds)["y"], expected
     )
 
 
@@ -166,7 +166,7 @@ def test_overwriting_keeps_the_old_pair_valid_until_the_new_model_is_there(
     monkeypatch.setattr(saving, "replace_file", real)
     save_model(other, path, external_data=True)
     assert len(names(tmp_path)) == 2 and "m.onnx.data" not in names(tmp_path)
-    assert run_session(open_session(path), X)["y"].shape == (2, 4)
+    assert Session(path).run(X)["y"].shape == (2, 4)
     assert not load_model(path).graph.initializers["w1"].const_value.numpy().any()
     save_model(load_model(builders.mlp()), path, external_data=True)
     assert names(tmp_path) == ["m.onnx", "m.onnx.data"]

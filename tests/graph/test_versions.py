@@ -7,7 +7,7 @@ import pytest
 from bitwright.errors import ModelError
 from bitwright.graph import load_model, runtime_limits, save_model, stamp_versions
 from bitwright.graph.versions import minimum_ir_version
-from bitwright.run import open_session
+from bitwright.run import Session
 
 
 def test_the_limits_are_exact(builders):
@@ -30,8 +30,8 @@ def test_the_limits_are_exact(builders):
 def test_a_model_stamped_by_the_newest_onnx_can_be_run_after_stamping(builders, tmp_path):
     proto = builders.mlp(opset=21, ir_version=onnx.IR_VERSION)
     model = load_model(proto)
-    open_session(model)  # sessions lower it by themselves
-    open_session(proto)
+    Session(model)  # sessions lower it by themselves
+    Session(proto)
     assert proto.ir_version == model.ir_version == onnx.IR_VERSION
     stamp_versions(model)
     save_model(model, tmp_path / "m.onnx")

@@ -13,7 +13,7 @@ from support.models import (
 
 import bitwright
 from bitwright.errors import PlanError, RecipeError
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 
 
 def types_of(model):
@@ -21,8 +21,8 @@ def types_of(model):
 
 
 def noise(model, samples, expected):
-    session = open_session(model)
-    answers = [run_session(session, sample) for sample in samples]
+    session = Session(model)
+    answers = [session.run(sample) for sample in samples]
     errors = [
         np.square(a[name].astype(np.float64) - e[name]).sum()
         for a, e in zip(answers, expected, strict=True)
@@ -40,8 +40,8 @@ def test_it_loses_no_more_than_other_converters(make, converter):
     )
     model = make()
     samples = make_samples(model, 4)
-    session = open_session(model)
-    expected = [run_session(session, sample) for sample in samples]
+    session = Session(model)
+    expected = [session.run(sample) for sample in samples]
     ours = bitwright.quantize(model, recipe="float16", data=samples).model
     theirs = convert(onnx.ModelProto.FromString(model.SerializeToString()), keep_io_types=True)
     # Fused nodes round less often, so that they may differ a little either way.

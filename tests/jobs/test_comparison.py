@@ -9,7 +9,7 @@ from support.models import make_samples
 import bitwright
 from bitwright import graph
 from bitwright.recipe import RECIPES, Selection
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 
 WRITTEN = {
     # Fine-tuning changes the numbers of weights, not how they are written; and the product of
@@ -38,10 +38,10 @@ def tail():
         cut = ir.convenience.extract(part.graph, inputs, outputs)
         cut.opset_imports.update(part.graph.opset_imports)
         parts.append(ir.Model(cut, ir_version=part.ir_version))
-    session = open_session(parts[0])
-    name = session.get_inputs()[0].name
+    session = Session(parts[0])
+    name = session.inputs[0]
     samples = [
-        run_session(session, {name: np.asarray(picture, np.float32)[None]})
+        session.run({name: np.asarray(picture, np.float32)[None]})
         for picture in demo.calibration[:12]
     ]
     return parts[1], samples

@@ -26,7 +26,7 @@ from bitwright.jobs.output import (
 from bitwright.jobs.static import plan_static
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Placement, Recipe
-from bitwright.run import open_session
+from bitwright.run import Session
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_float8_products_are_measured_without_optimizations():
     assert result.outputs[0].sqnr > 15 and result.judgement is not None
     assert any(note.startswith("measured without optimizations") for note in result.plan.notes)
     with pytest.raises(ModelError):
-        open_session(result.model)
+        Session(result.model)
 
 
 def test_float8_channels_next_to_zero_have_no_denormal_scale():

@@ -11,7 +11,7 @@ from bitwright.jobs.opening import open_model
 from bitwright.jobs.smoothing import apply_factors, smooth_activations
 from bitwright.jobs.static import plan_static
 from bitwright.recipe import CrossLayerEqualization, Recipe, SmoothQuant
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 
 
 def test_the_smoothed_copy_computes_the_same_and_the_given_model_is_left():
@@ -26,9 +26,9 @@ def test_the_smoothed_copy_computes_the_same_and_the_given_model_is_left():
     )
     assert factors and smoothed.model is not prepared.model
     assert smoothed.notes[-1].startswith(f"smoothed {len(factors)} tensor")
-    sessions = [open_session(one.model) for one in (prepared, smoothed)]
+    sessions = [Session(one.model) for one in (prepared, smoothed)]
     for sample in samples:
-        one, other = (run_session(session, sample) for session in sessions)
+        one, other = (session.run(sample) for session in sessions)
         for name, array in one.items():
             np.testing.assert_allclose(other[name], array, rtol=2e-3, atol=2e-4)
     again = apply_factors(prepared, factors)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 from bitwright.run.arena import give_back_memory
 
 NUMBERS = 25_000_000
@@ -25,7 +25,7 @@ def doubling(builders):
     model = builders.build(
         nodes, [builders.info("x", 1, ["n"])], [builders.info("y", 1, ["n"])], {}, opset=17
     )
-    return open_session(model, memory_arena="shared", threads=1)
+    return Session(model, memory_arena="shared", threads=1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process as Linux has it")
@@ -34,16 +34,16 @@ def test_memory_is_used_again_and_given_back(doubling):
     give_back_memory()
     before = resident()
     for _ in range(4):
-        run_session(doubling, {"x": x})
+        doubling.run({"x": x})
     assert resident() - before < 3 * BYTES
     give_back_memory()
     assert resident() - before < 0.5 * BYTES
 
 
 def test_what_is_still_read_stays_as_it_is(doubling):
-    found = run_session(doubling, {"x": np.full(1000, 0.5, np.float32)})
+    found = doubling.run({"x": np.full(1000, 0.5, np.float32)})
     give_back_memory()
-    others = [run_session(doubling, {"x": np.zeros(1000, np.float32)}) for _ in range(3)]
+    others = [doubling.run({"x": np.zeros(1000, np.float32)}) for _ in range(3)]
     assert all((other["y"] == 1).all() for other in others)
     np.testing.assert_allclose(found["y"], np.e, rtol=1e-6)
 

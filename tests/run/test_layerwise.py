@@ -9,7 +9,7 @@ from support.models import build, node
 
 from bitwright.errors import DataError
 from bitwright.graph import expose, load_model
-from bitwright.run import LayerwiseRun, Spool, open_session, run_session
+from bitwright.run import LayerwiseRun, Session, Spool
 
 DEPTH, WIDTH = 4, 8
 
@@ -87,7 +87,7 @@ def test_parts_and_whole_agree_with_the_runtime_on_the_last_stop():
     from bitwright.graph import expose
 
     exposed = expose(model, ["s2"])
-    found = run_session(open_session(exposed.model), data[0])[exposed.outputs["s2"]]
+    found = Session(exposed.model).run(data[0])[exposed.outputs["s2"]]
     np.testing.assert_allclose(row, found, rtol=1e-5)
 
 
@@ -163,11 +163,11 @@ def test_float_weights_between_quantized_activations_are_run_as_they_are():
         )
     )
     data = [{"x": rng.normal(size=(1, 4, 6, 6)).astype(np.float32)} for _ in range(2)]
-    exact = open_session(expose(model, ["first_dq"]).model, level="disabled")
-    optimized = open_session(expose(model, ["first_dq"]).model)
+    exact = Session(expose(model, ["first_dq"]).model, level="disabled")
+    optimized = Session(expose(model, ["first_dq"]).model)
     with LayerwiseRun(model, ["two"], data) as run:
         for row, sample in zip(next(iter(run)).values("first_dq"), data, strict=True):
-            expected, changed = (run_session(s, sample)["first_dq"] for s in (exact, optimized))
+            expected, changed = (s.run(sample)["first_dq"] for s in (exact, optimized))
             np.testing.assert_array_equal(row, expected)
             assert (changed != expected).any(), "the runtime takes weights as they are by now"
 

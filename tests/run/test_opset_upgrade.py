@@ -17,7 +17,7 @@ from bitwright.graph import (
     runtime_limits,
     stamp_versions,
 )
-from bitwright.run import open_session, run_session, upgrade_opset
+from bitwright.run import Session, upgrade_opset
 
 RNG = np.random.default_rng(0)
 
@@ -69,12 +69,12 @@ def test_an_upgraded_operator_computes_the_same(builders, case, version):
         initializers = {"s": np.array([1, 1, 2.5, 2.5], np.float32)}
     model = load_model(one_op(builders, op, opset, shape, initializers, **attributes))
     x = {"x": RNG.standard_normal(shape).astype(np.float32)}
-    expected = run_session(open_session(model), x)["y"]
+    expected = Session(model).run(x)["y"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # none says that it was not compared
         upgraded = upgrade_opset(model, version)
     assert opset_of(upgraded) == version and opset_of(model) == opset
-    np.testing.assert_allclose(run_session(open_session(upgraded), x)["y"], expected, atol=1e-6)
+    np.testing.assert_allclose(Session(upgraded).run(x)["y"], expected, atol=1e-6)
 
 
 def test_names_metadata_and_tensors_stay(builders, tmp_path):
@@ -103,8 +103,8 @@ def test_weights_inside_bodies_go_back_into_their_body(builders):
     feeds = {"c": np.array(True), "x": RNG.standard_normal((2, 24)).astype(np.float32)}
     stamp_versions(upgraded)
     np.testing.assert_array_equal(
-        run_session(open_session(model), feeds)["y"],
-        run_session(open_session(upgraded), feeds)["y"],
+        Session(model).run(feeds)["y"],
+        Session(upgraded).run(feeds)["y"],
     )
 
 
@@ -247,9 +247,9 @@ def test_what_runs_only_with_fusions_is_compared_so(builders, monkeypatch):
         levels.append(level)
         if level == "disabled":
             raise ModelError("no kernel")
-        return open_session(model, level=level)
+        return Session(model, level=level)
 
-    monkeypatch.setattr("bitwright.run.opset_upgrade.open_session", open_fused)
+    monkeypatch.setattr("bitwright.run.opset_upgrade.Session", open_fused)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # none says that it was not compared
         assert opset_of(upgrade_opset(load_model(builders.mlp(opset=12)), 21)) == 21

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bitwright.errors import ModelError
 from bitwright.graph import infer_shapes, load_model
-from bitwright.run import cut_model, extract_part, open_session, run_session
+from bitwright.run import Extractor, Session, cut_model
 
 TEXT = """
 <ir_version: 10, opset_import: ["" : 21]>
@@ -40,8 +40,8 @@ def whole() -> ir.Model:
 def run_in_parts(model, starts, feeds):
     known = dict(feeds)
     for part in cut_model(model, starts):
-        session = open_session(extract_part(model, part))
-        known.update(run_session(session, {name: known[name] for name in part.inputs}))
+        session = Session(Extractor(model).extract(part))
+        known.update(session.run({name: known[name] for name in part.inputs}))
     return known
 
 
@@ -53,7 +53,7 @@ def test_parts_compute_what_the_whole_model_does(starts):
         "x": np.array([[1, -2, 3, 4]], np.float32),
         "mask": np.array([[1, 0, 2, 1]], np.float32),
     }
-    wanted = run_session(open_session(model), feeds)
+    wanted = Session(model).run(feeds)
     found = run_in_parts(model, starts, feeds)
     for name, array in wanted.items():
         np.testing.assert_array_equal(found[name], array)
@@ -72,9 +72,9 @@ def test_a_part_can_have_other_weights_than_the_model():
     model = whole()
     part = cut_model(model, ["second", "third"])[1]
     zeros = ir.tensor(np.zeros((4, 4), np.float32), name="w2")
-    own = extract_part(model, part, {"w2": zeros, "w1": zeros})
+    own = Extractor(model).extract(part, {"w2": zeros, "w1": zeros})
     x = np.ones((1, 4), np.float32)
-    np.testing.assert_array_equal(run_session(open_session(own), {"g": x, "x": 3 * x})["s"], 3 * x)
+    np.testing.assert_array_equal(Session(own).run({"g": x, "x": 3 * x})["s"], 3 * x)
     assert model.graph.initializers["w2"].const_value.numpy().any()
 
 
@@ -132,6 +132,6 @@ def test_sequences_are_made_again_where_they_are_read():
     values = {"x": sample}
     for part in parts:
         if part.outputs:
-            session = open_session(extract_part(model, part))
-            values.update(run_session(session, {name: values[name] for name in part.inputs}))
+            session = Session(Extractor(model).extract(part))
+            values.update(session.run({name: values[name] for name in part.inputs}))
     np.testing.assert_array_equal(values["y"], np.concatenate([sample, 2 * sample]))

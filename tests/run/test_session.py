@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from bitwright import load_demo, quantize
 from bitwright.errors import ModelError, TargetError
 from bitwright.graph import load_model
-from bitwright.run import open_session, run_session, runtime_reason
+from bitwright.run import Session, opening, runtime_reason
 from bitwright.run import session as sessions
 from bitwright.run.session import checked_providers
 
@@ -27,7 +27,7 @@ def test_every_kind_of_model_opens_and_gives_the_same(builders, tmp_path):
     proto = builders.mlp()
     onnx.save(proto, tmp_path / "m.onnx")
     external = builders.save_external(proto, tmp_path, "e.onnx", "e.data")
-    expected = run_session(open_session(proto), X)["y"]
+    expected = Session(proto).run(X)["y"]
     for model in (
         str(tmp_path / "m.onnx"),
         external,
@@ -36,7 +36,7 @@ def test_every_kind_of_model_opens_and_gives_the_same(builders, tmp_path):
         load_model(external),
         ir.from_proto(proto),
     ):
-        np.testing.assert_array_equal(run_session(open_session(model), X)["y"], expected)
+        np.testing.assert_array_equal(Session(model).run(X)["y"], expected)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the runtime cannot write to its null device")
@@ -45,30 +45,30 @@ def test_a_graph_with_many_initializers_opens_otherwise_and_gives_the_same(monke
     data = demo.calibration[:8]
     result = quantize(demo.model_path, data=data, purpose="size", progress=False)
     feeds = {"image": demo.calibration[:4]}
-    expected = run_session(open_session(result.model), feeds)
-    monkeypatch.setattr(sessions, "MANY_INITIALIZERS", 1)
-    session = open_session(result.model, float_weights=True)
-    options = session.get_session_options()
+    expected = Session(result.model).run(feeds)
+    monkeypatch.setattr(opening, "MANY_INITIALIZERS", 1)
+    session = Session(result.model, float_weights=True)
+    options = session.runtime.get_session_options()
     assert options.optimized_model_filepath == os.devnull
     without = {"WeightBiasQuantization", "ConstantSharing", "NhwcTransformer", "NchwcTransformer"}
     ops = {node.op_type for node in result.model.graph.all_nodes()}
     assert "Conv" in ops and not ops & {"Transpose", "Where"}
     assert without < _passes_left_out(session)
     assert {"TransposeOptimizer", "WhereDummyDq"} < _passes_left_out(session)
-    for name, array in run_session(open_session(result.model), feeds).items():
+    for name, array in Session(result.model).run(feeds).items():
         np.testing.assert_array_equal(array, expected[name])
 
 
 def test_a_pass_stays_where_the_graph_has_what_it_is_for(builders, monkeypatch):
-    monkeypatch.setattr(sessions, "MANY_INITIALIZERS", 1)
-    left_out = _passes_left_out(open_session(load_model(builders.mlp())))
+    monkeypatch.setattr(opening, "MANY_INITIALIZERS", 1)
+    left_out = _passes_left_out(Session(load_model(builders.mlp())))
     assert "TransposeOptimizer" in left_out and "MatMulAddFusion" not in left_out
     assert "NchwcTransformer" not in left_out
 
 
 def _passes_left_out(session):
     entry = "optimization.disable_specified_optimizers"
-    return set(session.get_session_options().get_session_config_entry(entry).split(";"))
+    return set(session.runtime.get_session_options().get_session_config_entry(entry).split(";"))
 
 
 def test_the_runtime_knows_each_pass_by_the_name_that_is_left_out(builders, capfd):
@@ -77,25 +77,25 @@ def test_the_runtime_knows_each_pass_by_the_name_that_is_left_out(builders, capf
     content = builders.mlp().SerializeToString()
     ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     told = set(re.findall(r"Applying graph transformer (\w+)", capfd.readouterr().err))
-    passes = " ".join(sessions._PASSES_OF_OPS.values()).split()
-    assert {*sessions._SLOW_PASSES, *passes} <= told
+    passes = " ".join(opening._PASSES_OF_OPS.values()).split()
+    assert {*opening._SLOW_PASSES, *passes} <= told
     # Which machines have a layout of their own for convolutions, the runtime knows.
     layouts = {name for name in told if name.lower().startswith("nchwc")}
-    assert layouts <= {sessions._PASS_OF_CONVOLUTIONS}
+    assert layouts <= {opening._PASS_OF_CONVOLUTIONS}
 
 
 def test_many_initializers_do_not_take_the_place_of_the_optimized_graph(
     builders, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(sessions, "MANY_INITIALIZERS", 1)
-    open_session(load_model(builders.mlp()), optimized_to=tmp_path / "optimized.onnx")
+    monkeypatch.setattr(opening, "MANY_INITIALIZERS", 1)
+    Session(load_model(builders.mlp()), optimized_to=tmp_path / "optimized.onnx")
     assert onnx.load(tmp_path / "optimized.onnx").graph.node
 
 
 @pytest.mark.parametrize("level", ["disabled", "basic", "extended", "all"])
 def test_levels_and_threads_are_passed_on(builders, level):
-    session = open_session(builders.mlp(), level=level, threads=1)
-    options = session.get_session_options()
+    session = Session(builders.mlp(), level=level, threads=1)
+    options = session.runtime.get_session_options()
     assert options.graph_optimization_level == sessions._LEVELS[level]
     assert options.intra_op_num_threads == 1 and not options.enable_cpu_mem_arena
 
@@ -105,12 +105,12 @@ def test_a_model_above_the_message_limit_goes_through_a_folder_that_is_gone_afte
 ):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    monkeypatch.setattr(sessions, "IN_MEMORY_LIMIT", 1000)
+    monkeypatch.setattr(opening, "IN_MEMORY_LIMIT", 1000)
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     left = scratch / "bitwright-session-of-a-killed-run"
     left.mkdir()
     (left / "owner.lock").touch()
-    expected = run_session(open_session(builders.mlp()), X)["y"]
+    expected = Session(builders.mlp()).run(X)["y"]
     model = load_model(builders.save_external(builders.mlp(), tmp_path))
     second = builders.save_external(builders.mlp(), tmp_path, "s.onnx", "s.data")
     # one weight in memory, one in each of two files
@@ -120,10 +120,10 @@ def test_a_model_above_the_message_limit_goes_through_a_folder_that_is_gone_afte
     model.graph.initializers["w2"].const_value = (
         load_model(second).graph.initializers["w2"].const_value
     )
-    session = open_session(model)
+    session = Session(model)
     assert list(scratch.iterdir()) == []
     assert (tmp_path / "model.data").stat().st_nlink == 1
-    np.testing.assert_array_equal(run_session(session, X)["y"], expected)
+    np.testing.assert_array_equal(session.run(X)["y"], expected)
     assert isinstance(model.graph.initializers["w2"].const_value, ir.ExternalTensor)
 
 
@@ -131,17 +131,17 @@ def test_files_on_another_file_system_are_copied(builders, tmp_path, monkeypatch
     def refuse(self, target):
         raise OSError(18, "cross-device link")
 
-    monkeypatch.setattr(sessions, "IN_MEMORY_LIMIT", -1)
-    monkeypatch.setattr(sessions.Path, "hardlink_to", refuse)
+    monkeypatch.setattr(opening, "IN_MEMORY_LIMIT", -1)
+    monkeypatch.setattr(opening.Path, "hardlink_to", refuse)
     model = load_model(builders.save_external(builders.mlp(), tmp_path))
-    expected = run_session(open_session(builders.mlp()), X)["y"]
-    np.testing.assert_array_equal(run_session(open_session(model), X)["y"], expected)
+    expected = Session(builders.mlp()).run(X)["y"]
+    np.testing.assert_array_equal(Session(model).run(X)["y"], expected)
 
 
 def test_outputs_are_not_copied_and_outlive_the_session(builders):
-    session = open_session(builders.mlp())
-    result = run_session(session, X)["y"]
-    expected = session.run(None, X)[0]
+    session = Session(builders.mlp())
+    result = session.run(X)["y"]
+    expected = session.runtime.run(None, X)[0]
     assert not result.flags.owndata
     del session
     gc.collect()
@@ -149,16 +149,16 @@ def test_outputs_are_not_copied_and_outlive_the_session(builders):
 
 
 def test_non_contiguous_input_strings_and_chosen_outputs_work(builders):
-    session = open_session(builders.mlp())
+    session = Session(builders.mlp())
     twisted = {"x": np.asfortranarray(X["x"])}
-    np.testing.assert_array_equal(run_session(session, twisted)["y"], run_session(session, X)["y"])
+    np.testing.assert_array_equal(session.run(twisted)["y"], session.run(X)["y"])
     text = builders.build(
         [helper.make_node("Identity", ["s"], ["t"]), helper.make_node("Shape", ["s"], ["n"])],
         [builders.info("s", TensorProto.STRING, [2])],
         [builders.info("t", TensorProto.STRING), builders.info("n", TensorProto.INT64)],
     )
     feeds = {"s": np.array(["a", "b"], object)}
-    result = run_session(open_session(text), feeds, outputs=["t"])
+    result = Session(text).run(feeds, ["t"])
     assert list(result) == ["t"] and list(result["t"]) == ["a", "b"]
 
 
@@ -168,7 +168,7 @@ def test_a_scalar_is_fed_as_a_scalar(builders):
         [builders.info("s", TensorProto.INT64, None)],
         [builders.info("n", TensorProto.INT64)],
     )
-    assert run_session(open_session(model), {"s": np.array(5)})["n"].tolist() == []
+    assert Session(model).run({"s": np.array(5)})["n"].tolist() == []
 
 
 def test_a_large_constant_that_no_node_reads_is_not_handed_over(builders):
@@ -180,16 +180,14 @@ def test_a_large_constant_that_no_node_reads_is_not_handed_over(builders):
         [builders.info("y")],
         {"unused": unused},
     )
-    np.testing.assert_array_equal(
-        run_session(open_session(load_model(model)), X)["y"], np.maximum(X["x"], 0)
-    )
+    np.testing.assert_array_equal(Session(load_model(model)).run(X)["y"], np.maximum(X["x"], 0))
 
 
 def test_a_refused_model_gives_the_runtimes_reason_in_one_sentence(builders, capfd):
     proto = builders.mlp()
     proto.graph.node[0].op_type = "Matmull"
     with pytest.raises(ModelError) as caught:
-        open_session(proto)
+        Session(proto)
     assert "refuses the model: Matmull node 'first': No Op registered" in str(caught.value)
     assert "operators of your own" in str(caught.value)
     assert capfd.readouterr().err == ""
@@ -201,12 +199,12 @@ def test_a_failing_run_names_the_node_and_hides_c_plus_plus(builders):
         [builders.info("a", 1, ["i", "j"]), builders.info("b", 1, ["k", "l"])],
         [builders.info("y")],
     )
-    session = open_session(proto)
+    session = Session(proto)
     with pytest.raises(ModelError, match="MatMul node 'product'") as caught:
-        run_session(session, {"a": np.ones((2, 3), np.float32), "b": np.ones((2, 3), np.float32)})
+        session.run({"a": np.ones((2, 3), np.float32), "b": np.ones((2, 3), np.float32)})
     assert ".h:" not in str(caught.value) and ".cc:" not in str(caught.value)
     with pytest.raises(ModelError, match="Required inputs"):
-        run_session(session, {})
+        session.run({})
 
 
 def test_reasons_lose_whole_signatures():
@@ -231,41 +229,41 @@ def test_the_reason_of_a_node_without_an_operator_comes_before_its_long_list_of_
 
 def test_a_bad_path_gets_the_sentence_of_loading(tmp_path):
     with pytest.raises(ModelError, match="there is no file"):
-        open_session(tmp_path / "none.onnx")
+        Session(tmp_path / "none.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"junk")
     with pytest.raises(ModelError, match="not an ONNX model"):
-        open_session(tmp_path / "bad.onnx")
+        Session(tmp_path / "bad.onnx")
 
 
 def test_a_file_with_too_new_an_ir_version_opens(builders, tmp_path):
     path = builders.save_external(builders.mlp(ir_version=onnx.IR_VERSION), tmp_path)
-    run_session(open_session(path), X)
+    Session(path).run(X)
 
 
 def test_unknown_providers_and_levels_are_refused(builders):
     with pytest.raises(TargetError, match="Did you mean 'CPUExecutionProvider'"):
-        open_session(builders.mlp(), providers=["CPUExecutionProvidr"])
+        Session(builders.mlp(), providers=["CPUExecutionProvidr"])
     with pytest.raises(TargetError, match="unknown optimization level"):
-        open_session(builders.mlp(), level="most")
+        Session(builders.mlp(), level="most")
 
 
 @pytest.mark.parametrize("given", ["CPUExecutionProvider", [("CPUExecutionProvider", {})]])
 def test_providers_are_a_list_of_names(builders, given):
     with pytest.raises(TargetError, match="a list of names such as 'CPUExecutionProvider'"):
-        open_session(builders.mlp(), providers=given)
+        Session(builders.mlp(), providers=given)
 
 
 def test_a_provider_that_is_not_in_this_build_is_refused(builders, monkeypatch):
     monkeypatch.setattr(sessions.ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(TargetError, match="has no CUDAExecutionProvider"):
-        open_session(builders.mlp(), providers=["CUDAExecutionProvider"])
+        Session(builders.mlp(), providers=["CUDAExecutionProvider"])
 
 
 def test_threads_wait_in_a_loop_only_where_speed_is_what_counts(builders):
     spinning = "session.intra_op.allow_spinning"
-    options = open_session(builders.mlp()).get_session_options()
+    options = Session(builders.mlp()).runtime.get_session_options()
     assert options.get_session_config_entry(spinning) == "0"
-    options = open_session(builders.mlp(), memory_arena=True).get_session_options()
+    options = Session(builders.mlp(), memory_arena=True).runtime.get_session_options()
     with pytest.raises(RuntimeError):
         options.get_session_config_entry(spinning)  # as the runtime has it
 
@@ -297,9 +295,9 @@ def test_attention_with_a_ring_of_slots_runs_on_an_empty_cache(monkeypatch):
     tokens = {name: np.ones((1, 4, 16), np.float32) for name in "qkv"}
     empty = {f"past_{name}": np.zeros((1, 1, 0, 16), np.float32) for name in "kv"}
     sizes = {"seqlens": np.array([3], np.int32), "total": np.array(4, np.int32)}
-    for limit in (sessions.IN_MEMORY_LIMIT, -1):  # as a message, and through a file
-        monkeypatch.setattr(sessions, "IN_MEMORY_LIMIT", limit)
-        found = run_session(open_session(model), {**tokens, **empty, **sizes})
+    for limit in (opening.IN_MEMORY_LIMIT, -1):  # as a message, and through a file
+        monkeypatch.setattr(opening, "IN_MEMORY_LIMIT", limit)
+        found = Session(model).run({**tokens, **empty, **sizes})
         assert found["present_k"].shape == (1, 1, 4, 16)
         np.testing.assert_allclose(found["y"], 1)
     assert model.graph[0].attributes.get_int("sliding_window_cache") == 1
@@ -309,7 +307,7 @@ def test_attention_with_a_ring_of_slots_runs_on_an_empty_cache(monkeypatch):
     ("batch", False, False), ("batch", True, True), (2, False, True),
 ])  # fmt: skip
 def test_buffers_are_shared_where_the_runtime_finds_them_soon(size, memory_arena, reuse):
-    nodes = [helper.make_node("Sin", [f"t{n}"], [f"t{n + 1}"]) for n in range(sessions._MANY_NODES)]
+    nodes = [helper.make_node("Sin", [f"t{n}"], [f"t{n + 1}"]) for n in range(opening._MANY_NODES)]
     info = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, [size, 64])
         for name in ("t0", nodes[-1].output[0])
@@ -318,12 +316,12 @@ def test_buffers_are_shared_where_the_runtime_finds_them_soon(size, memory_arena
     model = load_model(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     )
-    session = open_session(model, memory_arena=memory_arena)
-    assert session.get_session_options().enable_mem_reuse is reuse
+    session = Session(model, memory_arena=memory_arena)
+    assert session.runtime.get_session_options().enable_mem_reuse is reuse
     expected = X["x"]
     for _ in nodes:
         expected = np.sin(expected)
-    found = run_session(session, {"t0": X["x"]})[nodes[-1].output[0]]
+    found = session.run({"t0": X["x"]})[nodes[-1].output[0]]
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 

@@ -144,7 +144,7 @@ def test_nodes_out_of_order_are_observed_all_the_same():
 def test_only_inputs_need_no_session(monkeypatch):
     import bitwright.run.tensor_groups as module
 
-    monkeypatch.setattr(module, "open_session", None)
+    monkeypatch.setattr(module, "Session", None)
     seen = observe(conv_model(), ["x"], samples(2))
     assert seen.sketches["x"].count == 2 * 192
 

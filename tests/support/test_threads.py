@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bitwright.run import open_session
+from bitwright.run import Session
 from bitwright.support import threads
 from support.models import make_mlp
 
@@ -26,7 +26,7 @@ def test_a_limit_counts_before_the_cores(monkeypatch):
 
 def test_sessions_have_these_threads(monkeypatch):
     monkeypatch.setattr(threads, "_limits", [3])
-    assert open_session(make_mlp()).get_session_options().intra_op_num_threads == 3
+    assert Session(make_mlp()).runtime.get_session_options().intra_op_num_threads == 3
 
 
 @pytest.mark.parametrize(

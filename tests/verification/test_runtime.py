@@ -14,7 +14,7 @@ import bitwright
 from bitwright import graph
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 from bitwright.run.optimized import optimize_model
 from bitwright.verification.runtime import find_rounded, note_rounded
 
@@ -98,7 +98,7 @@ def test_the_entry_that_the_note_names_keeps_the_weights():
     name, value = note.split()[-1].split("=")
     sample = {"x": normal(1, 4, 6, 6)}
     exact, kept, rounded = (
-        next(iter(run_session(open_session(model, **options), sample).values()))
+        next(iter(Session(model, **options).run(sample).values()))
         for options in ({"level": "disabled"}, {"entries": {name: value}}, {})
     )
     np.testing.assert_array_equal(kept, exact)

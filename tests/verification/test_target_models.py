@@ -11,7 +11,7 @@ from support.target_models import MODELS
 
 import bitwright
 from bitwright import graph, load_recipe
-from bitwright.run import open_session
+from bitwright.run import Session
 
 TARGETS = (
     "x86-avx2",
@@ -74,8 +74,8 @@ def measured(result, samples):
     if result.plan.recipe.mode == "weight-only":
         return min(output.sqnr for output in result.outputs)
     level = "all" if result.plan.recipe.place.must_run else "disabled"
-    float_session = open_session(graph.load_model(result.source))
-    session = open_session(result.model, level=level)
+    float_session = Session(graph.load_model(result.source))
+    session = Session(result.model, level=level)
     wanted, found = (
         np.concatenate([one.run(None, sample)[0].reshape(-1) for sample in samples])
         for one in (float_session, session)

@@ -17,7 +17,7 @@ import bitwright
 from bitwright import verify
 from bitwright.errors import TargetError
 from bitwright.recipe import LimitDetails
-from bitwright.run import open_session
+from bitwright.run import Session
 from bitwright.targets import NPU_CNN
 from bitwright.verification import CONSEQUENCES
 
@@ -274,7 +274,7 @@ def test_kernels_multiply_by_negative_scales_of_weights(op):
     model = writer.model("r_d")
     sample = {"x": normal(1, 3, 4, 4, seed=1)}
     plain, fused = (
-        open_session(model, level=level).run(None, sample)[0] for level in ("disabled", "all")
+        Session(model, level=level).runtime.run(None, sample)[0] for level in ("disabled", "all")
     )
     np.testing.assert_array_equal(fused, plain)
     assert np.abs(plain).max() > 0.05

@@ -19,7 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.data import Sample
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 
 BUDGET = 2.0
 """Seconds that all turns together take at most."""
@@ -321,7 +321,7 @@ class _Runner:
     ) -> None:
         self._clock = time.perf_counter if elapsed else time.process_time
         self._open = partial(
-            open_session, model, threads=threads, providers=providers, memory_arena=True
+            Session, model, threads=threads, providers=providers, memory_arena=True
         )
         begun = time.perf_counter()
         self._session = self._open()
@@ -345,7 +345,7 @@ class _Runner:
         shortest, start = math.inf, time.perf_counter()
         for _ in range(times):
             begun = self._clock()
-            run_session(self._session, self._feeds)
+            self._session.run(self._feeds)
             shortest = min(shortest, self._clock() - begun)
         # A clock that goes in steps, as in sandboxes, gives 0 for a short run.
         return shortest or (time.perf_counter() - start) / times

@@ -97,9 +97,9 @@ def run_demo(folder: Path, *, progress: bool = False) -> DemoReport:
 def _measure(demo: Demo, model: Path) -> Measured:
     import numpy as np
 
-    from bitwright.run import open_session
+    from bitwright.run import Session
 
-    answers = np.argmax(open_session(model).run(None, {"image": demo.images})[0], axis=1)
+    answers = np.argmax(Session(model).runtime.run(None, {"image": demo.images})[0], axis=1)
     return Measured(float(np.mean(answers == demo.labels)), model.stat().st_size)
 
 

@@ -38,7 +38,7 @@ from bitwright.rounding.bias_correction import (
     mean_error,
 )
 from bitwright.rounding.output_correction import OutputMoments, by_channel
-from bitwright.run import LayerwiseRun, cut_model, open_path
+from bitwright.run import Extractor, LayerwiseRun, cut_model, open_function
 from bitwright.support.wording import counted
 
 SAMPLES = 256
@@ -168,7 +168,7 @@ class _Correction:
         shifts: Shifts = {}
         if not layers:
             return shifts
-        samples = self._samples(TEST_SAMPLES)
+        samples, extractor = self._samples(TEST_SAMPLES), Extractor(self._model)
         with (
             LayerwiseRun(self._model, list(layers), samples, providers=self._providers) as run,
             self._float_outputs([*layers.values()], run) as outputs,
@@ -182,14 +182,10 @@ class _Correction:
                     Line(-mean_error(layer, difference, mean))
                     for mean in self._means_of_halves(inputs.values(source), layer.input_axis)
                 ]
-                run_layer = open_path(
-                    self._model,
-                    source,
-                    layer.node.outputs[0].name or "",
-                    {weight: ir.tensor(stored)},
-                    assumed_type=layer.source.type,
-                    providers=self._providers,
-                )
+                result = layer.node.outputs[0].name or ""
+                constants = {weight: ir.tensor(stored)}
+                part = extractor.path(source, result, constants, layer.source.type)
+                run_layer = open_function(part, self._providers)
                 given = map(run_layer, inputs.values(source))
                 if self._accepts(outputs.beside(layer, given, {}).test(halves), layer):
                     shift = -mean_error(layer, difference, means[source])

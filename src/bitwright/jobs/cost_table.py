@@ -19,7 +19,7 @@ import onnxruntime as ort
 from bitwright._version import __version__
 from bitwright.assess.bench.profile import Profile, profile_models
 from bitwright.jobs.micro_nets import MicroNet, chain_of, micro_nets
-from bitwright.run import open_session
+from bitwright.run import Session
 from bitwright.support.array_types import F64
 from bitwright.support.progress import Progress, show_progress
 from bitwright.targets.costs import Cost, CostTable, Work
@@ -172,12 +172,12 @@ def _node_overhead() -> float:
     rest: list[float] = []
     for length in (1, _LONG_CHAIN):
         net = chain_of(length)
-        session = open_session(net.model, threads=1, memory_arena=True)
+        session = Session(net.model, threads=1, memory_arena=True)
         runs = []
         for _ in range(_MOST_RUNS):
             _MORE_THAN_A_CACHE.sum()
             start = time.perf_counter()
-            session.run(None, dict(net.inputs))
+            session.runtime.run(None, dict(net.inputs))
             runs.append(1e6 * (time.perf_counter() - start))
         profile = _profile(net, 0.5)
         rest.append(fast_runs(runs) - 1e3 * profile.milliseconds)

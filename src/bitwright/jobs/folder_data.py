@@ -16,7 +16,7 @@ from bitwright.data.texts import is_text
 from bitwright.data.token_inputs import folder_with
 from bitwright.errors import DataError, ModelError, did_you_mean
 from bitwright.jobs.opening import input_specs
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 from bitwright.support.array_types import Array
 
 _TOKENIZER = "tokenizer.json"
@@ -112,12 +112,12 @@ def _samples_through(
     text = replace(text, length=text.window([*given, *filled]))
 
     def produce() -> Iterator[tuple[Mapping[str, Any], str | None]]:
-        session = open_session(maker.model)
+        session = Session(maker.model)
         nothing = {spec.name: _nothing(spec) for spec in empty}
         for ours, feeds in zip(
             text.samples(given, limit=limit), text.samples(filled, limit=limit), strict=True
         ):
-            found = run_session(session, {**feeds, **nothing}, [maker.output])
+            found = session.run({**feeds, **nothing}, [maker.output])
             yield {**ours, maker.input: found[maker.output]}, None
 
     described = text.samples(filled, limit=limit)

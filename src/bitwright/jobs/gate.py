@@ -22,7 +22,7 @@ from bitwright.jobs.improve.scorer import Runnable, Scorer
 from bitwright.jobs.opening import input_specs
 from bitwright.jobs.timing import prepare_yardstick, yardstick_of
 from bitwright.jobs.tuning.goal import Goal, read_drop
-from bitwright.run import open_session
+from bitwright.run import Session
 from bitwright.support.engines import LOCAL, Engine
 from bitwright.support.wording import counted, printable, read_bytes, show_bytes
 from bitwright.verification import verify_model
@@ -234,7 +234,7 @@ def _check_drop(
     score = scorer.float_score(whole=limits.relative)[0]
     goal = Goal(max_drop=limits.drop, relative=limits.relative, is_share=limits.is_share)
     limit = goal.limit(score)
-    session = _Fitted(open_session(after, providers=request.providers), after)
+    session = _Fitted(after, request.providers)
     drop = scorer.score("quantized", lambda: Runnable(session, after), limit, in_order=True).drop
     if not drop.is_sure(limit):
         needed = drop.needed_samples(limit)
@@ -247,12 +247,11 @@ def _check_drop(
 class _Fitted:
     """A session that takes samples of the float model, in the types that its own model reads."""
 
-    def __init__(self, session: Any, model: ir.Model) -> None:
-        self._session, self._model = session, model
-        self.get_inputs, self.get_outputs = session.get_inputs, session.get_outputs
+    def __init__(self, model: ir.Model, providers: Sequence[str] | None) -> None:
+        self._session, self._model = Session(model, providers=providers), model
 
-    def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> Any:
-        return self._session.run(names, fit_sample(feeds, self._model))
+    def run(self, feeds: Mapping[str, Any]) -> Any:
+        return self._session.run(fit_sample(feeds, self._model))
 
 
 def _time(

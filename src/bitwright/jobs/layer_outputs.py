@@ -20,11 +20,9 @@ from bitwright.rounding.output_correction import OutputMoments, squared_error
 from bitwright.run import (
     Extractor,
     LayerwiseRun,
-    Part,
     SessionRunner,
     Spool,
-    open_session,
-    run_session,
+    open_function,
 )
 from bitwright.support.array_types import F64, Array
 from bitwright.support.files import Closing
@@ -159,15 +157,10 @@ class FloatOutputs(Closing):
         result, end = layer.node.outputs[0].name or "", self._ends[layer.node.name or ""]
         if result == end:
             return lambda array: array
-        part = self._extractor.extract(Part("", (result,), (end,)), weights)
-        for value in part.graph.inputs:
-            value.type = value.type or layer.source.type
+        part = self._extractor.path(result, end, weights, layer.source.type)
         key = _formula(part)
         if key not in self._functions:
-            # Constants that are put in have been rounded; the runtime must not round them again.
-            session = open_session(part, providers=self._providers, as_written=True)
-            source, name = session.get_inputs()[0].name, session.get_outputs()[0].name
-            self._functions[key] = lambda array: run_session(session, {source: array})[name]
+            self._functions[key] = open_function(part, self._providers)
         return self._functions[key]
 
 

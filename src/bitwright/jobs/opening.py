@@ -29,7 +29,7 @@ from bitwright.prepare import (
 )
 from bitwright.recipe import RECIPES, Recipe
 from bitwright.rounding.planned import RoundOnce
-from bitwright.run import open_session, upgrade_opset
+from bitwright.run import Session, upgrade_opset
 from bitwright.support.logs import logged
 from bitwright.support.wording import counted
 from bitwright.targets.npu_operations import why_not_fixed
@@ -82,7 +82,7 @@ class Prepared:
         """A session of what results are measured against."""
         if self.trained_session is not None:
             return self.trained_session
-        return open_session(self.reference, providers=self.providers)
+        return Session(self.reference, providers=self.providers)
 
 
 @logged("prepare the model")

@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from bitwright.jobs.result import Result
 from bitwright.plan import QuantPlan
 from bitwright.prepare.widen_float16 import simulate_float16
 from bitwright.rounding.bias_correction import add_to_bias, find_biased_layers, multiply_channels
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 from bitwright.support.array_types import Array
 from bitwright.support.logs import logged
 from bitwright.verification.runtime import note_other_cpu, note_rounded
@@ -91,7 +90,7 @@ def open_quantized(prepared: Prepared, planned: Planned, *, checked: bool = True
         )
         return Written(quantized, plan.with_notes([note]))
     try:
-        session = open_session(quantized, providers=prepared.providers)
+        session = Session(quantized, providers=prepared.providers)
     except ModelError:
         shifted = shift_to_unsigned(plan)
         if shifted is None and plan.recipe.place.must_run:
@@ -99,14 +98,14 @@ def open_quantized(prepared: Prepared, planned: Planned, *, checked: bool = True
         if shifted is None:
             return _open_plainly(prepared, plan, quantized)
         plan, quantized = _emit(prepared, Planned(shifted, planned.constants), checked=checked)
-        session = open_session(quantized, providers=prepared.providers)
+        session = Session(quantized, providers=prepared.providers)
     return Written(quantized, plan, session)
 
 
 def _open_plainly(prepared: Prepared, plan: QuantPlan, quantized: ir.Model) -> Written:
     """Open a model without optimizations: they fuse float8 to products that have no kernel."""
     try:
-        session = open_session(quantized, level="disabled", providers=prepared.providers)
+        session = Session(quantized, level="disabled", providers=prepared.providers)
     except ModelError:
         return Written(quantized, plan.with_notes([_NOT_OPENED]))
     return Written(quantized, plan.with_notes([_OPENED_PLAINLY]), session, optimized=False)
@@ -174,19 +173,19 @@ def _run_beside_float(
     if written.compared is not None:
         return written.compared
     recipe = written.plan.recipe
-    run: Run = partial(run_session, written.session)
+    run: Run = written.session.run
     rounding = graph.clone_model(written.model)
     halved = "cast" in (recipe.mode, recipe.float16)
     ran = written.model
     if halved and simulate_float16(rounding).changed:
         ran = rounding
-        run = partial(run_session, open_session(ran, providers=prepared.providers))
+        run = Session(ran, providers=prepared.providers).run
     if recipe.mode == "cast" and not recipe.float_io:
         run = _with_half_inputs(run, ran)
     elif not evaluation.samples:
         _try_out(prepared, run)
     return compare_outputs(
-        lambda feeds: run_session(prepared.reference_session, feeds),
+        lambda feeds: prepared.reference_session.run(feeds),
         run,
         evaluation.samples,
         model=prepared.reference,
@@ -214,7 +213,7 @@ def _try_out(prepared: Prepared, run: Run) -> None:
     except ModelError:
         # A sample may be no fit, such as a token beyond the vocabulary: then float fails too.
         try:
-            run_session(prepared.reference_session, sample)
+            prepared.reference_session.run(sample)
         except ModelError:
             return
         raise

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import msgspec
 import onnx_ir as ir
-import onnxruntime as ort
 
 from bitwright import graph
 from bitwright._version import TOOL
@@ -23,7 +22,7 @@ from bitwright.jobs.static import apply_static
 from bitwright.plan import QuantPlan
 from bitwright.prepare import prepare, read_trained
 from bitwright.recipe import Emulation, Recipe, Selection
-from bitwright.run import open_session
+from bitwright.run import Session
 from bitwright.support.logs import logged
 
 Format = Literal["qdq", "qoperator"]
@@ -121,10 +120,10 @@ def open_for_changed(prepared: Prepared, plan: QuantPlan) -> tuple[Prepared, Qua
 
 def _open_reference(
     model: ir.Model, providers: Sequence[str] | None
-) -> tuple[ort.InferenceSession | None, list[str]]:
+) -> tuple[Session | None, list[str]]:
     """Return the trained model as it is, to compare with: without any fusion."""
     try:
-        return open_session(model, level="disabled", providers=providers), []
+        return Session(model, level="disabled", providers=providers), []
     except ModelError as error:
         return None, [f"compared with float, since the trained model itself does not run: {error}"]
 

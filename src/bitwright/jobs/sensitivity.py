@@ -36,7 +36,7 @@ from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.qat import open_for_changed, open_for_plan
 from bitwright.jobs.weight_only.job import write_weight_only
 from bitwright.plan import Fallback, QuantPlan
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 from bitwright.support.logs import logged
 from bitwright.support.progress import show_progress
 
@@ -168,7 +168,7 @@ class NodeVariants:
     @cached_property
     def _float(self) -> Any:
         # What is lost by simulating hardware comes back with no node: it is no part of the loss.
-        return open_session(self.prepared.model, providers=self.prepared.providers)
+        return Session(self.prepared.model, providers=self.prepared.providers)
 
     def run(
         self, kind: Kind, report: Callable[[int], None] = lambda done: None
@@ -202,10 +202,10 @@ class NodeVariants:
             prepared, plan = open_for_changed(self.prepared, plan)
             check_plan(prepared.model, plan, fingerprint=plan.fingerprint)
             quantized = _write(prepared, plan, self.calibration)
-        session = open_session(quantized, providers=self.prepared.providers)
+        session = Session(quantized, providers=self.prepared.providers)
         found = compare_outputs(
-            lambda feeds: run_session(self._float, feeds),
-            lambda feeds: run_session(session, feeds),
+            self._float.run,
+            session.run,
             self.samples,
             model=self.prepared.model,
         )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 from bitwright.graph import PortableModel
-from bitwright.run.session import open_session, run_session
+from bitwright.run.session import Session
 from bitwright.support.array_types import Array
 
 
@@ -46,18 +46,18 @@ class OpenPart:
         # Beyond "extended" come layouts for speed, which many nodes pay for when the model is
         # opened. A node that is float here stays so: between integers, the runtime would round its
         # weights.
-        self._session = open_session(
+        self._session = Session(
             part.source.model, level="extended", providers=providers, float_weights=True
         )
         self._part = part
-        self.read = frozenset(value.name for value in self._session.get_inputs())
+        self.read = frozenset(self._session.inputs)
 
     def run(self, tensors: Mapping[str, Array]) -> Answer:
         """Return what it gives to later parts, and the outputs that it makes."""
         passing, outputs = self._part.passing, self._part.outputs
         if not passing and not outputs:
             return Answer({}, {})
-        values = run_session(self._session, {name: tensors[name] for name in self.read})
+        values = self._session.run({name: tensors[name] for name in self.read})
         return Answer(
             {name: values[made] for name, made in passing.items()},
             {name: values[made] for name, made in outputs.items()},

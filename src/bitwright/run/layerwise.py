@@ -22,7 +22,7 @@ import onnx_ir as ir
 from bitwright.errors import DataError
 from bitwright.run.arena import give_back_memory
 from bitwright.run.part import Extractor, Part, cut_model
-from bitwright.run.session import open_session, run_session
+from bitwright.run.session import Session
 from bitwright.run.spool import Rows, SharedRow, Spool
 from bitwright.support.array_types import Array
 from bitwright.support.files import Closing
@@ -174,7 +174,7 @@ class LayerwiseRun(Closing):
         cores = default_threads() or count_cores()
         # Weights that are put in have been rounded; the runtime must not round them again.
         # Its threads have nothing to wait for but each other, a few microseconds at a time.
-        session = open_session(
+        session = Session(
             model,
             threads=max(1, cores // 2),
             providers=self._providers,
@@ -183,7 +183,7 @@ class LayerwiseRun(Closing):
         )
 
         def run(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
-            return run_session(session, {name: _as_numpy(v) for name, v in feeds.items()})
+            return session.run({name: _as_numpy(v) for name, v in feeds.items()})
 
         if cores == 1:
             yield from map(run, samples)

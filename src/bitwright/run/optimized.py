@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from bitwright.graph import NameScope, clone_model
-from bitwright.run.session import Level, open_session
+from bitwright.run.session import Level, Session
 from bitwright.support.scratch import ScratchFolder
 
 # What the runtime adds to the name of a node that it rewrites.
@@ -65,7 +65,7 @@ def optimize_model(
     with ScratchFolder("optimized") as scratch:
         path = scratch.path / "optimized.onnx"
         entries = {} if signed_kernels is None else {_SIGNED_ENTRY: str(int(signed_kernels))}
-        open_session(
+        Session(
             named, level=level, threads=1, providers=providers, optimized_to=path, entries=entries
         )
         return OptimizedModel(named, read_optimized(path))

@@ -11,8 +11,10 @@ import onnx_ir as ir
 from bitwright.errors import ModelError, did_you_mean
 from bitwright.graph.constants import is_transposed_constant
 from bitwright.graph.subgraphs import outer_inputs
-from bitwright.run.session import open_session, run_session
+from bitwright.run.session import Session
 from bitwright.support.array_types import Array
+
+Function = Callable[[Array], Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,22 @@ class Extractor:
         functions = tuple(model.functions.values())
         return ir.Model(graph, ir_version=model.ir_version, functions=functions)
 
+    def path(
+        self,
+        source: str,
+        result: str,
+        constants: Mapping[str, ir.TensorProtocol],
+        assumed_type: ir.TypeProtocol | None,
+    ) -> ir.Model:
+        """Return what leads from one tensor to another, with nothing but constants beside.
+
+        `assumed_type` is that of the first where the model does not say it.
+        """
+        part = self.extract(Part("", (source,), (result,)), constants)
+        for value in part.graph.inputs:
+            value.type = value.type or assumed_type
+        return part
+
     def _between(
         self,
         inputs: Sequence[ir.Value],
@@ -191,32 +209,12 @@ def _put_in_place(graph: ir.Graph, others: Mapping[str, str]) -> None:
     graph.sort()
 
 
-def extract_part(
-    model: ir.Model, part: Part, constants: Mapping[str, ir.TensorProtocol] | None = None
-) -> ir.Model:
-    """Return one part as a model of its own; an `Extractor` is faster for many."""
-    return Extractor(model).extract(part, constants)
-
-
-def open_path(
-    model: ir.Model,
-    source: str,
-    result: str,
-    constants: Mapping[str, ir.TensorProtocol] | None = None,
-    *,
-    assumed_type: ir.TypeProtocol | None = None,
-    providers: Sequence[str] | None = None,
-) -> Callable[[Array], Array]:
-    """Return what a model computes from one tensor to another, with nothing but constants beside.
-
-    `assumed_type` is that of the first where the model does not say it.
-    """
-    part = extract_part(model, Part("", (source,), (result,)), constants)
-    for value in part.graph.inputs:
-        value.type = value.type or assumed_type
+def open_function(part: ir.Model, providers: Sequence[str] | None = None) -> Function:
+    """Return what a part with one input and one output computes."""
     # Constants that are put in have been rounded; the runtime must not round them again.
-    session = open_session(part, providers=providers, as_written=True)
-    return lambda array: run_session(session, {source: array})[result]
+    session = Session(part, providers=providers, as_written=True)
+    [source], [result] = session.inputs, session.outputs
+    return lambda array: session.run({source: array})[result]
 
 
 def _names(values: Iterable[ir.Value]) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 
 from bitwright.errors import ModelError, did_you_mean
 from bitwright.graph.checking import is_in_order
@@ -18,7 +17,7 @@ from bitwright.graph.inner_values import Exposed, expose
 from bitwright.graph.loading import load_model
 from bitwright.graph.shapes import element_type, infer_shapes, static_shape
 from bitwright.graph.subgraphs import iter_values
-from bitwright.run.session import Level, open_session, run_session
+from bitwright.run.session import Level, Session
 from bitwright.support.array_types import Array
 
 Feeds = Mapping[str, Array]
@@ -27,13 +26,12 @@ Feeds = Mapping[str, Array]
 class _OpenSession(NamedTuple):
     """A session over some tensors, and the output that each of them is found under."""
 
-    session: ort.InferenceSession
+    session: Session
     outputs: dict[str, str]
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
-        inputs = {value.name for value in self.session.get_inputs()}
-        wanted = {name: array for name, array in feeds.items() if name in inputs}
-        found = run_session(self.session, wanted, list(self.outputs.values()))
+        wanted = {name: feeds[name] for name in self.session.inputs if name in feeds}
+        found = self.session.run(wanted, list(self.outputs.values()))
         return {tensor: found[output] for tensor, output in self.outputs.items()}
 
 
@@ -170,12 +168,12 @@ class SessionRunner:
 
     def _open(self, exposed: Exposed) -> _OpenSession:
         try:
-            session = open_session(exposed.model, level=self._level, providers=self._providers)
+            session = Session(exposed.model, level=self._level, providers=self._providers)
         except ModelError:
             # Its fusion of a tanh GELU takes away a product that is an output here as well.
             if self._level not in ("extended", "all"):
                 raise
-            session = open_session(exposed.model, level="basic", providers=self._providers)
+            session = Session(exposed.model, level="basic", providers=self._providers)
         return _OpenSession(session, exposed.outputs)
 
 

@@ -17,7 +17,7 @@ from onnx.helper import set_model_props
 
 from bitwright.errors import ModelError
 from bitwright.graph import fingerprint, load_model
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 from bitwright.support.array_types import Array
 from bitwright.support.files import write_file
 from bitwright.support.store import to_bytes
@@ -35,12 +35,12 @@ _EXACT = 1e-6
 def keep_golden(path: Path, samples: Sequence[Mapping[str, Array]]) -> int:
     """Store samples and the answers to them in a model's file; return how many fit into 1 MB."""
     model = load_model(path)
-    session, plain = open_session(path), open_session(path, level="disabled")
+    session, plain = Session(path), Session(path, level="disabled")
     arrays: dict[str, Array] = {}
     rounding: dict[str, float] = {}
     facts = {"weights": fingerprint(model, weights=True), "runtime": ort.__version__}
     for count, sample in enumerate(samples):
-        answers, others = run_session(session, sample), run_session(plain, sample)
+        answers, others = session.run(sample), plain.run(sample)
         for name, answer in answers.items():
             apart = _distance(answer, others[name])
             rounding[name] = max(apart, rounding.get(name, 0.0))
@@ -68,10 +68,10 @@ def check_golden(model: ir.Model, providers: Sequence[str] | None = None) -> Ver
         message = "the file was changed after its golden answers were stored"
         findings.append(Finding("golden", "", message, consequence="wrong"))
     rounding = json.loads(facts["rounding"])
-    session = open_session(model, providers=providers)
+    session = Session(model, providers=providers)
     apart: dict[str, float] = {}
     for sample, answers in _samples(arrays):
-        for name, array in run_session(session, sample).items():
+        for name, array in session.run(sample).items():
             apart[name] = max(_distance(answers[name], array), apart.get(name, 0.0))
     for name, share in apart.items():
         near = share <= max(_SLACK * rounding.get(name, 0.0), _EXACT)
@@ -82,7 +82,7 @@ def check_golden(model: ir.Model, providers: Sequence[str] | None = None) -> Ver
             level: Any = "warning" if near else "error"
             wrong: Any = None if near else "wrong"
             findings.append(Finding("golden", name, message, values, level, consequence=wrong))
-    where = f"this machine (onnxruntime {ort.__version__}, {session.get_providers()[0]})"
+    where = f"this machine (onnxruntime {ort.__version__}, {session.runtime.get_providers()[0]})"
     return Verification(where, ("golden",), tuple(findings))
 
 

@@ -20,7 +20,7 @@ from support.peer_runs import PeerReader, peer
 import bitwright
 from bitwright import graph
 from bitwright.errors import DataError, MissingPackageError, ModelError
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 
 BUDGET = 1 << 28
 
@@ -41,8 +41,8 @@ def quantized_cnn(**recipe):
 def all_values(model, names, samples, level="all"):
     """Return everything that tensors hold over all samples."""
     exposed = graph.expose(graph.load_model(model), names, keep_outputs=False)
-    session = open_session(exposed.model, level=level)
-    runs = [run_session(session, sample) for sample in samples]
+    session = Session(exposed.model, level=level)
+    runs = [session.run(sample) for sample in samples]
     return {name: np.stack([run[out] for run in runs]) for name, out in exposed.outputs.items()}
 
 
@@ -87,10 +87,10 @@ def test_local_errors_are_those_of_each_node_fed_with_float_activations():
         stored = f"{output}_QuantizeLinear_Output"
         part = ir.convenience.extract(result.model.graph, inputs, [stored])
         part.opset_imports.update(result.model.opset_imports)
-        session = open_session(ir.Model(part, ir_version=result.model.ir_version))
+        session = Session(ir.Model(part, ir_version=result.model.ir_version))
         codes = np.stack(
             [
-                run_session(session, {name: expected[name][i] for name in inputs})[stored]
+                session.run({name: expected[name][i] for name in inputs})[stored]
                 for i in range(len(samples))
             ]
         )

@@ -15,7 +15,7 @@ from bitwright.errors import DataError, PlanError
 from bitwright.graph import load_model, opset_of
 from bitwright.jobs.qat import open_for_plan
 from bitwright.plan import QuantPlan
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 
 
 def fall_back(model, plan, names, to="float"):
@@ -128,12 +128,12 @@ def test_a_node_that_is_float_between_integers_is_measured_with_float_weights(fo
     found = {n.name: n for n in bitwright.find_sensitivity(model, plan, data=samples).nodes}
 
     written = bitwright.apply_plan(fall_back(model, plan, ["wide"]), model).model
-    exact = open_session(written, level="disabled")
-    float_session = open_session(load_model(model))
+    exact = Session(written, level="disabled")
+    float_session = Session(load_model(model))
     noise = signal = 0.0
     for sample in samples:
-        (expected,) = run_session(float_session, sample).values()
-        (actual,) = run_session(exact, sample).values()
+        (expected,) = float_session.run(sample).values()
+        (actual,) = exact.run(sample).values()
         noise += float(np.square(expected - actual).sum())
         signal += float(np.square(expected).sum())
     assert found["wide"].without == pytest.approx(noise / signal, rel=0.15)

@@ -18,7 +18,7 @@ def test_a_refused_int8_model_is_written_in_uint8_with_the_same_values(monkeypat
     samples = make_samples(model)
     recipe = Recipe(activation=INT8, weight=INT8, place=Placement(unsigned_activations=False))
     plain = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
-    opened = output.open_session
+    opened = output.Session
     refused = []
 
     def refuse_int8(given, **options):
@@ -34,7 +34,7 @@ def test_a_refused_int8_model_is_written_in_uint8_with_the_same_values(monkeypat
             raise ModelError("ONNX Runtime refuses the model.")
         return opened(given, **options)
 
-    monkeypatch.setattr(output, "open_session", refuse_int8)
+    monkeypatch.setattr(output, "Session", refuse_int8)
     shifted = bitwright.quantize(model, data=samples, recipe=recipe, holdout=False)
     assert refused
     assert any("as uint8" in note for note in shifted.plan.notes)

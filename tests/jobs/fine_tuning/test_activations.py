@@ -18,7 +18,7 @@ from bitwright.jobs.static import plan_static
 from bitwright.numerics.types import UINT4, UINT8
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import AdaQuant, AdaRound, Override
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 
 torch = pytest.importorskip("torch", reason="fine-tuning needs torch")
 
@@ -143,9 +143,9 @@ def test_later_segments_read_what_learned_scales_give(monkeypatch):
     tuned = quantize(model, samples, LEARNING, holdout=False, emulate=UNSELECTIVE)
     assert tuned.plan.tensors["x"].method == "learned step size"
     written = expose(load_model(tuned.model), ["b", "d"])
-    session = open_session(written.model, level="disabled")
+    session = Session(written.model, level="disabled")
     for index, sample in enumerate(samples):
-        found = run_session(session, sample)
+        found = session.run(sample)
         rectified = np.maximum(found["b"], 0)  # the written model's quantizer does it
         np.testing.assert_allclose(rectified, seen["b"][index], rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(found["d"], seen["d"][index], rtol=1e-4, atol=1e-4)

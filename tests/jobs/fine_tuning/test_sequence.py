@@ -28,7 +28,7 @@ from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.static import plan_static
 from bitwright.numerics.types import BFLOAT16, INT4, INT8
 from bitwright.recipe import AdaQuant, AdaRound, LearningDetails, MinMSE, Recipe
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 
 torch = pytest.importorskip("torch", reason="fine-tuning needs torch")
 
@@ -136,9 +136,9 @@ def test_the_error_of_the_last_block_is_that_of_the_written_model():
     written = emit_model(job, Planned(tuned.plan, tuned.constants))
     # What comes behind the last segment, a norm, learns nothing.
     inner = [
-        [run_session(session, sample)[exposed.outputs["sum2"]] for sample in samples]
+        [session.run(sample)[exposed.outputs["sum2"]] for sample in samples]
         for exposed in (expose(m, ["sum2"]) for m in (written.model, job.model))
-        for session in [open_session(exposed.model)]
+        for session in [Session(exposed.model)]
     ]
     errors = [np.mean((found - wanted) ** 2) for found, wanted in zip(*inner, strict=True)]
     # The runtime computes in integers.
@@ -244,8 +244,8 @@ def test_blocks_learn_from_what_the_written_model_gives_them(monkeypatch):
     inside = [name for name in seen if name not in samples[0]]
     assert len(inside) > 1
     written = expose(load_model(tuned.model), inside)
-    session = open_session(written.model, level="disabled")
+    session = Session(written.model, level="disabled")
     for index, sample in enumerate(samples):
-        found = run_session(session, sample)
+        found = session.run(sample)
         for name in inside:
             np.testing.assert_allclose(found[name], seen[name][index], rtol=1e-4, atol=1e-4)

@@ -12,7 +12,6 @@ from bitwright.jobs.improve.recipes import JUDGING, MAX_JUDGED, Judged, RecipeMa
 from bitwright.jobs.opening import open_model
 from bitwright.jobs.output import open_quantized
 from bitwright.recipe import MSE, CrossLayerEqualization, MinMax
-from bitwright.run import run_session
 
 
 def maker_of(model, samples, recipe="int8"):
@@ -78,7 +77,7 @@ def test_a_simulation_gives_what_the_runtime_gives_by_the_same_plan():
     session = open_quantized(prepared, planned, checked=False).session
     noise, reference = Noise(prepared.reference), prepared.reference_session
     losses = [
-        noise.decibels(noise.keep(s, run_session(reference, s)), run_session(session, s))
+        noise.decibels(noise.keep(s, reference.run(s)), session.run(s))
         for s in maker.judged[JUDGING[-1]]
     ]
     # Where a value is halfway between two levels, sums in another order decide.

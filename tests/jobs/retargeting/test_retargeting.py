@@ -14,7 +14,7 @@ import bitwright
 from bitwright.errors import ModelError, TargetError
 from bitwright.jobs.retargeting.integer_operators import expand_integer_operators
 from bitwright.jobs.retargeting.zero_points import move_zero_points
-from bitwright.run import open_session
+from bitwright.run import Session
 
 DEMO = bitwright.load_demo()
 LEVELS = onnxruntime.GraphOptimizationLevel
@@ -104,12 +104,12 @@ def test_integers_beside_those_that_are_moved_become_the_numbers_they_stand_for(
     outputs = [info("y", [2, 6]), info("best", [2, 1], onnx.TensorProto.INT64)]
     model = build(nodes, [info("x", [2, 4])], outputs, constants, opset=13)
     feeds = {"x": np.float32([[-3, -1, 0.2, 7], [0.5, 1, 4, 1]])}
-    expected = open_session(model, level="disabled").run(None, feeds)
+    expected = Session(model, level="disabled").runtime.run(None, feeds)
     changed = ir.from_proto(onnx.shape_inference.infer_shapes(model))
     expand_integer_operators(changed)
     bounds = next(n for n in changed.graph if n.op_type == "Clip").inputs[1]
     assert bounds.const_value.numpy() == np.float32(0.5)
-    found = open_session(ir.to_proto(changed), level="disabled").run(None, feeds)
+    found = Session(ir.to_proto(changed), level="disabled").runtime.run(None, feeds)
     for one, two in zip(expected, found, strict=True):
         np.testing.assert_array_equal(one, two)
 
@@ -199,7 +199,7 @@ def test_a_product_of_integers_with_a_float_result_becomes_pairs_again():
     ops = {node.op_type for node in pairs.model.graph.all_nodes()}
     assert "MatMul" in ops and not ops & {"MatMulInteger", "Cast"}
     wanted, found = (
-        open_session(one).run(None, samples[0])[0] for one in (made.model, pairs.model)
+        Session(one).runtime.run(None, samples[0])[0] for one in (made.model, pairs.model)
     )
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 

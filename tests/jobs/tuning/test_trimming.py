@@ -12,7 +12,7 @@ from bitwright.jobs.output import Planned, emit_model
 from bitwright.jobs.qat import open_for_plan
 from bitwright.jobs.tuning.trimming import trim_ranges
 from bitwright.jobs.tuning.units import measure_errors, open_unit_variants
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 
 WIDTH = 16
 
@@ -94,10 +94,10 @@ def test_a_range_is_cut_where_its_end_does_not_reach_the_outputs(planned):
     assert any("ranges cut" in note for note in trimmed.notes)
 
     def lost(of):
-        float_model = open_session(prepared.model)
+        float_model = Session(prepared.model)
         session = emit_model(prepared, Planned(of)).session
         pairs = [
-            [run_session(one, sample)["y"] for one in (float_model, session)]
+            [one.run(sample)["y"] for one in (float_model, session)]
             for sample in samples[8:]  # which nothing was chosen by
         ]
         return sum(float(np.square(a - b).sum()) for a, b in pairs)

@@ -43,7 +43,7 @@ def test_torch_rounds_as_numpy_does(monkeypatch, dtype, options):
     model = make_block(dtype=dtype)
     here = quantize("cpu", model, **options)
     # Whoever opens a session for a piece fails.
-    monkeypatch.setattr(layerwise, "open_session", None)
+    monkeypatch.setattr(layerwise, "Session", None)
     there = quantize("torch", model, **options)
     first, second = codes_of(here), codes_of(there)
     assert first.keys() == second.keys() and first
@@ -75,10 +75,8 @@ def test_operators_that_torch_has_not_run_in_sessions(monkeypatch):
     wanted = codes_of(quantize("torch", model, rounding=GPTQ()))
     monkeypatch.delitem(table.OPS, "LayerNormalization")
     opened = []
-    original = layerwise.open_session
-    monkeypatch.setattr(
-        layerwise, "open_session", lambda *a, **o: opened.append(1) or original(*a, **o)
-    )
+    original = layerwise.Session
+    monkeypatch.setattr(layerwise, "Session", lambda *a, **o: opened.append(1) or original(*a, **o))
     found = codes_of(quantize("torch", model, rounding=GPTQ()))
     assert opened
     assert np.mean([np.mean(found[name] == wanted[name]) for name in wanted]) > 0.9

@@ -13,7 +13,7 @@ from bitwright.assess.clock import take_turns
 from bitwright.data import session_inputs
 from bitwright.errors import ModelError
 from bitwright.run import runtime_reason
-from bitwright.run.session import check_started
+from bitwright.run.opening import check_started
 from bitwright.support.files import Closing
 from bitwright.support.processes import WorkerError, WorkerLost, WorkerProcess
 

@@ -18,7 +18,7 @@ from bitwright.data import Sample
 from bitwright.decide.ops import op_types
 from bitwright.decide.ops.unfused import LINEAR_QUANTIZERS, find_unfused
 from bitwright.graph.quantized_ops import is_integer_op
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 from bitwright.run.optimized import OptimizedModel, name_nodes, read_optimized
 from bitwright.support.scratch import ScratchFolder
 
@@ -151,7 +151,7 @@ class _Profiled:
         folder.mkdir()
         named = name_nodes(model)
         path = folder / "optimized.onnx"
-        self._session = open_session(
+        self._session = Session(
             named,
             threads=threads,
             providers=providers,
@@ -169,10 +169,10 @@ class _Profiled:
         return max(_MIN_RUNS, _MAX_EVENTS // max(nodes, 1))
 
     def run(self, index: int) -> None:
-        run_session(self._session, self._samples[index % len(self._samples)])
+        self._session.run(self._samples[index % len(self._samples)])
 
     def finish(self, typical: Typical) -> Profile:
-        written = Path(self._session.end_profiling()).read_bytes()
+        written = Path(self._session.runtime.end_profiling()).read_bytes()
         times, ran, runs = read_events(_EVENTS.decode(written), typical)
         origins = self._optimized.origins()
         unfused = find_unfused(self._optimized)

@@ -131,14 +131,13 @@ class QuantizedGraph:
 
     def _through_pair(self, dequantizer: ir.Node) -> Array | None:
         """Return what a constant becomes behind a quantizer and a dequantizer."""
-        from bitwright.run import Part, open_session, run_session
-        from bitwright.run.part import extract_part
+        from bitwright.run import Extractor, Part, Session
 
         name = dequantizer.outputs[0].name
         if dequantizer.domain not in ("", "com.microsoft") or not name:
             return None
-        part = extract_part(self.model, Part("", (), (name,)))
-        return run_session(open_session(part), {})[name]
+        part = Extractor(self.model).extract(Part("", (), (name,)))
+        return Session(part).run({})[name]
 
 
 def is_conversion(node: ir.Node) -> bool:

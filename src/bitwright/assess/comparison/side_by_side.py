@@ -25,7 +25,7 @@ from bitwright.decide.ops import CONVOLUTIONS
 from bitwright.errors import DataError, ModelError
 from bitwright.graph import carried_model, carry_model, clone_model, infer_shapes, normalize
 from bitwright.plan import QuantPlan
-from bitwright.run import Part, PartRunner, open_session, run_session
+from bitwright.run import Part, PartRunner, Session
 from bitwright.support.array_types import Array
 from bitwright.support.collector import without_collection
 from bitwright.support.engines import LOCAL, Engine
@@ -233,7 +233,7 @@ def _pair_runner(
     """Return a runner of both models, part by part."""
     reference = None
     if exact is not None:
-        reference = open_session(carried_model(exact), providers=providers)
+        reference = Session(carried_model(exact), providers=providers)
     runner = merged.open(memory_budget, providers)
 
     def run(samples: Iterable[Sample]) -> Iterator[_SampleErrors]:
@@ -241,7 +241,7 @@ def _pair_runner(
         before: _SampleErrors | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="bitwright-compare") as pool:
             for sample in read_samples(samples):
-                given = {} if reference is None else run_session(reference, sample)
+                given = {} if reference is None else reference.run(sample)
                 answers = {_exact_name(name): array for name, array in given.items()}
                 fed = tuple((name, a.dtype.str, a.shape) for name, a in sample.items())
                 found = _SampleErrors({}, {}, fed)

@@ -16,7 +16,7 @@ from bitwright.compat.onnxruntime.errors import InvalidDataError, raises_builtin
 from bitwright.data import Samples, open_data
 from bitwright.jobs.opening import input_specs
 from bitwright.observe import MEMORY_BUDGET, Observation, SketchOptions, observe
-from bitwright.run import SessionRunner, open_session
+from bitwright.run import Session, SessionRunner
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 Model = Any
@@ -74,7 +74,8 @@ class CalibraterBase:
     @property
     def infer_session(self) -> Any:
         """A session over the augmented model, opened when asked for."""
-        return open_session(self._augmented(), level="disabled", providers=self.execution_providers)
+        opened = Session(self._augmented(), level="disabled", providers=self.execution_providers)
+        return opened.runtime
 
     def set_execution_providers(self, execution_providers: Sequence[str] | None = None) -> None:
         """Run on these execution providers from now on."""

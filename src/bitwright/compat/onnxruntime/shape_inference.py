@@ -16,7 +16,7 @@ from bitwright.compat.onnxruntime.errors import raises_builtins
 from bitwright.compat.onnxruntime.peer import hand_on
 from bitwright.errors import ModelError, RecipeError, did_you_mean
 from bitwright.graph import ExternalData
-from bitwright.run import open_session
+from bitwright.run import Session
 from bitwright.support.notices import warn_user
 from bitwright.support.scratch import ScratchFolder
 
@@ -120,7 +120,7 @@ def _has_half_floats(model: ir.Model) -> bool:
 def _optimize(model: ir.Model, file: Path) -> ir.Model:
     """Return the model after the runtime's basic optimizations, which it writes to a file."""
     try:
-        open_session(model, level="basic", optimized_to=file)
+        Session(model, level="basic", optimized_to=file)
     except ModelError as error:
         warn_user(f"pre-processing went on without optimization: {error}")
         return model

@@ -12,7 +12,7 @@ import onnx
 from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.compat.vai_q_onnx.values import random_shapes
 from bitwright.data import RandomData, open_data, session_inputs
-from bitwright.run import open_session
+from bitwright.run import Session
 
 ModelInput = str | Path | onnx.ModelProto
 
@@ -84,7 +84,7 @@ class RandomDataReader(_Samples):
         self._random = RandomData(count=1, shapes=random_shapes(input_shape), ranges=ranges or None)
 
     def _samples(self) -> Iterator[dict[str, Any]]:
-        return iter(self._random.samples(session_inputs(open_session(self._model_input))))
+        return iter(self._random.samples(session_inputs(Session(self._model_input).runtime)))
 
 
 class PathDataReader(_Samples):
@@ -95,4 +95,4 @@ class PathDataReader(_Samples):
         self._model_input, self._data_path = model_input, Path(data_path)
 
     def _samples(self) -> Iterator[dict[str, Any]]:
-        return iter(open_data(self._data_path, session_inputs(open_session(self._model_input))))
+        return iter(open_data(self._data_path, session_inputs(Session(self._model_input).runtime)))

@@ -28,7 +28,7 @@ from bitwright.jobs.opening import input_specs
 from bitwright.numerics.types import BFLOAT16, FLOAT16
 from bitwright.recipe import Recipe, Selection
 from bitwright.recipe.formats import FORMATS
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 
 _DYNAMIC = (
     "per_channel reduce_range optimize_model op_types_to_quantize nodes_to_quantize "
@@ -115,8 +115,8 @@ def _without_search(config: QConfig, model: Any, samples: list[Sample]) -> QConf
     distance = distance_of(settings)
 
     def outputs(of: Any) -> list[list[Any]]:
-        session = open_session(load_model(of))
-        found = [list(run_session(session, sample).values()) for sample in samples[:size]]
+        session = Session(load_model(of))
+        found = [list(session.run(sample).values()) for sample in samples[:size]]
         return [[each[output]] if 0 <= output < len(each) else each for each in found]
 
     def with_layers(layers: dict[Any, list[str]], others: Sequence[AlgoConfig]) -> QConfig:

@@ -30,7 +30,6 @@ from bitwright.observe import TensorSketch
 from bitwright.plan import QuantPlan, Smoothing
 from bitwright.recipe import MinMax, Recipe
 from bitwright.recipe.finetuning import FineTuning
-from bitwright.run import run_session
 from bitwright.support.array_types import F64
 from bitwright.support.wording import counted
 
@@ -197,7 +196,7 @@ class RecipeMaker:
         if fold not in self._expected:
             session, keep = self.prepared.reference_session, self._noise.keep
             self._expected[fold] = [
-                keep(sample, run_session(session, sample)) for sample in self.judged[fold]
+                keep(sample, session.run(sample)) for sample in self.judged[fold]
             ]
         pairs = zip(self._expected[fold], self.judged[fold], strict=True)
         found = [

@@ -25,7 +25,7 @@ from bitwright.data.labelled import ArrayStore, LabelledSamples
 from bitwright.graph import PortableModel
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.metrics import Metric, Outputs, margin_of
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 from bitwright.support.engines import LOCAL, Engine
 
 FOLDS = 20
@@ -73,7 +73,7 @@ class Runnable:
         """What runs it."""
         if self.opened is not None:
             return self.opened
-        return open_session(self.model, providers=self.providers, float_weights=self.float_weights)
+        return Session(self.model, providers=self.providers, float_weights=self.float_weights)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _open_there, (PortableModel(self.model), self.providers, self.float_weights)
@@ -85,7 +85,7 @@ def _open_there(model: PortableModel, *given: Any) -> Runnable:
 
 def _output_runner(runnable: Runnable) -> Callable[[Iterable[Sample]], Iterator[Outputs]]:
     """Return what runs a model on samples."""
-    return lambda samples: (run_session(runnable.session, feeds) for feeds in samples)
+    return lambda samples: (runnable.session.run(feeds) for feeds in samples)
 
 
 Open = Callable[[], Runnable]

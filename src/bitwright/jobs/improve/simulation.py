@@ -19,7 +19,7 @@ from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, float_model_to_round
 from bitwright.plan import QuantPlan
 from bitwright.rounding.bias_correction import add_to_bias, find_biased_layers
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 from bitwright.support.array_types import Array
 
 
@@ -52,7 +52,7 @@ class Simulation:
             if entry.role == "activation" and entry.scale is not None and ends[0] in initializers:
                 scale, zero = (_make_input(model, end) for end in ends)
                 self._scales[key] = entry.tensor, scale, zero
-        self._session = open_session(model, providers=prepared.providers, as_written=True)
+        self._session = Session(model, providers=prepared.providers, as_written=True)
 
     def run(self, plan: QuantPlan, sample: Sample) -> dict[str, Any]:
         """Return the outputs for a sample by the ranges and biases of this plan."""
@@ -65,7 +65,7 @@ class Simulation:
         for name, bias in self._biases.items():
             shift = plan.bias_shifts.get(name)
             feeds[name] = bias if shift is None else add_to_bias(bias, np.asarray(shift))
-        return run_session(self._session, feeds)
+        return self._session.run(feeds)
 
 
 def _make_input(model: ir.Model, name: str) -> Array:

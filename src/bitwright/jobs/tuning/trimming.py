@@ -26,7 +26,7 @@ from bitwright.jobs.improve.states import Unit
 from bitwright.jobs.opening import Prepared
 from bitwright.numerics.scales import affine_parameters
 from bitwright.plan import QuantPlan, TensorPlan
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 
 MAX_UNITS = 4
 """How many units are looked at, those of the most error."""
@@ -54,8 +54,8 @@ def trim_ranges(
         return plan  # both ends are one
     worst = {name for name, share in table.shares(MAX_UNITS) if share >= MIN_SHARE}
     units = [unit for unit in table.units if unit.node in worst]
-    session = open_session(prepared.reference, providers=prepared.providers)
-    expected = [run_session(session, sample) for sample in samples]
+    session = Session(prepared.reference, providers=prepared.providers)
+    expected = [session.run(sample) for sample in samples]
     changed: dict[str, TensorPlan] = {}
     for key in dict.fromkeys(_activations(plan, units)):
         cut = _CutRange(prepared, plan.tensors[key], samples, expected)
@@ -118,9 +118,7 @@ class _CutRange:
             and value.dtype == ir.DataType.FLOAT
         )
         if self.is_possible and value is not None:
-            self._session = open_session(
-                _quantize(model, value, entry), providers=prepared.providers
-            )
+            self._session = Session(_quantize(model, value, entry), providers=prepared.providers)
 
     def choose(self) -> Range | None:
         """Return the range of least loss; None: it is the one of the plan."""
@@ -137,7 +135,7 @@ class _CutRange:
         }
         judge = Judge(self._prepared.reference)
         for sample, expected in zip(self._samples, self._expected, strict=True):
-            judge.add(sample, expected, run_session(self._session, {**sample, **given}))
+            judge.add(sample, expected, self._session.run({**sample, **given}))
         return _Cut(range, judge.finish().loss)
 
 

@@ -13,7 +13,6 @@ from bitwright.assess.outputs import ComparedOutputs, OutputErrors
 from bitwright.data import Sample
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Written
-from bitwright.run import run_session
 
 
 def compare_answers(
@@ -25,9 +24,9 @@ def compare_answers(
     with ThreadPoolExecutor(1) as weighing:
         last: Future[None] | None = None
         for sample in samples:
-            expected = run_session(prepared.reference_session, sample)
+            expected = prepared.reference_session.run(sample)
             for each, written in zip(errors, models, strict=True):
-                found = run_session(written.session, sample)
+                found = written.session.run(sample)
                 if last is not None:
                     last.result()
                 last = weighing.submit(each.add, sample, expected, found)

@@ -36,7 +36,7 @@ from bitwright.numerics.nbits import LazyBlocks
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Nearest
 from bitwright.rounding.store import BlockStore
-from bitwright.run import open_session
+from bitwright.run import Session
 from bitwright.support.logs import logged
 from bitwright.support.wording import counted
 
@@ -164,7 +164,7 @@ def _emit(prepared: Prepared, plan: QuantPlan, weights: Mapping[str, LazyBlocks]
         runnable = graph.clone_model(prepared.model)
         nodes = {name: planned.nodes for name, planned in readers}
         emit_blocks(runnable, weights, readers=nodes, output=NVFP4_VALUES)
-    return Written(quantized, plan, open_session(runnable, providers=prepared.providers))
+    return Written(quantized, plan, Session(runnable, providers=prepared.providers))
 
 
 _FLOAT_ACTIVATIONS = (

@@ -20,7 +20,6 @@ from bitwright.data import InputSpec, Samples, TextData, fill_token_inputs, is_c
 from bitwright.data.token_inputs import Heads, continued_by, folder_of_configuration, is_tokens
 from bitwright.errors import ModelError
 from bitwright.jobs.opening import Prepared, input_specs
-from bitwright.run import run_session
 from bitwright.support.array_types import Array
 from bitwright.support.progress import Progress, show_progress
 
@@ -121,7 +120,7 @@ class _Writer(NamedTuple):
     ) -> tuple[Array, dict[str, Array]]:
         feeds = fill_token_inputs(tokens, self.prepared.inputs, done=done, heads=self.heads)
         wanted = [self.outputs.logits, *self.outputs.caches.values()]
-        found = run_session(self.prepared.reference_session, {**feeds, **caches}, wanted)
+        found = self.prepared.reference_session.run({**feeds, **caches}, wanted)
         grown = {name: found[present] for name, present in self.outputs.caches.items()}
         return found[self.outputs.logits][:, -1], grown
 

@@ -20,7 +20,7 @@ from bitwright.jobs.output import Planned, Written, open_quantized, sign_model
 from bitwright.jobs.static import make_static_plan
 from bitwright.jobs.weight_only.answers import compare_answers
 from bitwright.recipe import named_recipe
-from bitwright.run import open_session
+from bitwright.run import Session
 from bitwright.support.wording import show_bytes
 
 OUTPUT = "matmul-nbits-and-rows"
@@ -55,7 +55,7 @@ def with_rows(prepared: Prepared, written: Written, evaluation: Evaluation) -> W
     sign_model(model, written.plan)
     if written.session is None:
         return written
-    return replace(written, session=open_session(model, providers=prepared.providers))
+    return replace(written, session=Session(model, providers=prepared.providers))
 
 
 def _find_tokens(specs: tuple[InputSpec, ...]) -> tuple[str, int]:

@@ -22,7 +22,7 @@ from bitwright.compat.onnxruntime.fusions.fusion_layernorm import FusionLayerNor
 from bitwright.compat.onnxruntime.onnx_model import ONNXModel
 from bitwright.compat.onnxruntime.peer import hand_on, peer
 from bitwright.compat.onnxruntime.shape_inference import read_external_data
-from bitwright.run import open_session
+from bitwright.run import Session
 from bitwright.support.scratch import ScratchFolder
 
 __getattr__, __dir__ = hand_on(__name__)
@@ -92,7 +92,7 @@ def save_and_reload_optimize_model(model: ModelProto, shape_infer: bool) -> Mode
         graph.infer_shapes(loaded)
     with ScratchFolder("qnn") as scratch:
         file = scratch.path / "optimized.onnx"
-        open_session(loaded, level="basic", optimized_to=file)
+        Session(loaded, level="basic", optimized_to=file)
         optimized = onnx.load(file)
     mark = {"onnx.infer": "onnxruntime.tools.qnn.preprocess"}
     known = {entry.key: entry.value for entry in optimized.metadata_props}
