@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from bitwright.support.wording import counted
 
 __all__ = [
     "FALLBACK_NAMES",
+    "CachePlan",
     "Fallback",
     "NodePlan",
     "Parameters",
@@ -182,6 +184,17 @@ class WeightPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Whether the recipe's `awq`, if it has one, is for this weight too."""
 
 
+class CachePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The scales of what an attention caches: one, or one for each channel of each head."""
+
+    key: tuple[float, ...]
+    value: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not all(0 < scale < math.inf for scale in (*self.key, *self.value)):
+            raise PlanError("the scales of a cache must be positive and finite.")
+
+
 @dataclass(frozen=True, slots=True)
 class Parameters:
     """Resolved quantization parameters of one tensor.
@@ -201,8 +214,8 @@ class Parameters:
 
 
 _HELD = (
-    *("smoothing", "bias_shifts", "weight_gains", "tensors", "weights", "nodes", "outputs"),
-    "notes",
+    *("smoothing", "bias_shifts", "weight_gains", "tensors", "weights", "caches", "nodes"),
+    *("outputs", "notes"),
 )
 
 
@@ -233,6 +246,8 @@ class QuantPlan(Summarized, msgspec.Struct, frozen=True, kw_only=True, forbid_un
     tensors: Mapping[str, TensorPlan]
     weights: Mapping[str, WeightPlan] = {}
     """Weight -> its blocks, in weight-only mode."""
+    caches: Mapping[str, CachePlan] = {}
+    """Attention -> the scales of its cache, where that is kept in integers."""
     nodes: Mapping[str, NodePlan]
     outputs: Mapping[str, str | None] = {}
     """Graph output -> the entry it is read through, if any."""

@@ -1,51 +1,19 @@
-"""onnxruntime-genai chats with what becomes of the folders that its builder writes.
-
-The graphs and configurations in `fixtures/genai` are those that the builder of onnxruntime-genai
-0.18 made of tiny models of transformers (two layers, a width of 64, 256 tokens); weights come from
-a seed.
-"""
+"""onnxruntime-genai chats with what becomes of the folders that its builder writes."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from support.genai_folders import FAMILIES, VOCABULARY, Words, make_folder
 from support.tool_environment import GENAI, run_script
 
 import bitwright
 from bitwright import TextData
-from zoo.stored import restore
 
-STORED = Path(__file__).parents[1] / "fixtures" / "genai"
-FAMILIES = ("llama", "qwen3", "gemma2", "phi3")
-VOCABULARY = 256
 PROMPTS = [[5, 17, 99, 200, 33], [8], [64, 2, 128, 77, 9, 250, 31, 190, 12]]
 TOKENS = 8
-
-
-class Words:
-    """The tokenizer of these models: a word is its number."""
-
-    def encode(self, text):
-        return [int(word) for word in text.split()]
-
-
-def make_folder(family, path):
-    """Write a folder as the builder does: weights beside the model, configuration, tokenizer."""
-    path.mkdir()
-    model = onnx.load(restore(STORED / f"{family}.onnx.gz", path.parent).path)
-    onnx.save(
-        model,
-        path / "model.onnx",
-        save_as_external_data=True,
-        location="model.onnx.data",
-        size_threshold=1024,
-    )
-    (path / "genai_config.json").write_text((STORED / f"{family}.json").read_text())
-    (path / "tokenizer.json").write_text("{}")
-    return path
 
 
 @pytest.fixture
@@ -106,3 +74,29 @@ def test_genai_answers_with_the_same_tokens_in_8_bits_and_answers_in_4(text, tmp
     for family, (plain, eight, four) in folders.items():
         assert answers[eight] == answers[plain], family
         assert [len(answer) for answer in answers[four]] == [TOKENS] * len(PROMPTS), family
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_genai_answers_with_the_same_tokens_from_caches_of_8_bits_and_answers_from_4(
+    text, tmp_path
+):
+    folders = {}
+    for family in FAMILIES:
+        folder = make_folder(family, tmp_path / family)
+        folders[family] = [f"{folder}{ending}" for ending in ("", "-c8", "-c4", "-w4c8")]
+        changes = (("int8-cache", "int8"), ("int8-cache", "int4"), ("int4-rtn", "int8"))
+        for output, (name, cache) in zip(folders[family][1:], changes, strict=True):
+            recipe = bitwright.load_recipe(name).replace(cache=cache)
+            bitwright.quantize(folder, output, recipe=recipe, data=text)
+    names = [name for four in folders.values() for name in four]
+    asked = {"folders": names, "prompts": PROMPTS, "count": TOKENS}
+    (tmp_path / "asked.json").write_text(json.dumps(asked))
+    run_script("genai_chat.py", tmp_path / "asked.json", tmp_path / "answers.json", needs=GENAI)
+    answers = json.loads((tmp_path / "answers.json").read_text())
+    same = [answers[plain] == answers[eight] for plain, eight, *_ in folders.values()]
+    assert sum(same) >= 3  # logits of random weights lie close together
+    for plain, *others in folders.values():
+        for other in others:
+            assert [len(answer) for answer in answers[other]] == [TOKENS] * len(PROMPTS), other
+            assert answers[plain][0][:1] == answers[other][0][:1] or "4" in other

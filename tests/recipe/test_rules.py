@@ -70,6 +70,11 @@ BROKEN = [
         {"mode": "weight-only", "rewrite": {"fuse_gelu": True}},
         "rewrite.fuse_gelu has no effect in weight-only mode",
     ),
+    ({"cache": "int8"}, "cache='int8' is for the modes weight-only and dynamic"),
+    (
+        {"base": "int8-cache", "overrides": {"x": {"symmetric": True}}},
+        "give no scales of caches, and weight-only mode",
+    ),
     ({"dynamic_scale": "tensor"}, "dynamic_scale is for the mode dynamic"),
     (
         {

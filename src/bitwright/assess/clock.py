@@ -73,6 +73,8 @@ class Clock:
     pass."""
     prompt: Clock | None = None
     """Of a language model, whose other figures are those of one token: the same for a prompt."""
+    context: int | None = None
+    """Number of tokens of that prompt, and in the cache before the one; None: 128, and none."""
 
     @property
     def is_slower(self) -> bool:
@@ -94,8 +96,9 @@ class Clock:
     def describe(self, yardstick: str = "the prepared float model") -> str:
         """Return the time in a line."""
         if self.prompt is not None:
-            times = f"{self.figure()} {self.interval()} for one token, {self.prompt.figure()} "
-            times += f"{self.prompt.interval()} for a prompt of {PROMPT}"
+            one, prompt = self._token_and_prompt()
+            times = f"{self.figure()} {self.interval()} for {one}, {self.prompt.figure()} "
+            times += f"{self.prompt.interval()} for {prompt}"
             return f"of {yardstick}'s {times}, {self.where}"
         return f"{self.figure()} of {yardstick}'s {self.interval()}, {self.where}"
 
@@ -119,11 +122,16 @@ class Clock:
         ('2.0 × slower than the prepared float model', 'as fast as the prepared float model')
         """
         if self.prompt is not None:
-            prompt = f"{self.prompt._speed()} for a prompt of {PROMPT}"
-            return f"{self._speed()} for one token and {prompt}, beside the prepared float model"
+            one, prompt = self._token_and_prompt()
+            times = f"{self._speed()} for {one} and {self.prompt._speed()} for {prompt}"
+            return f"{times}, beside the prepared float model"
         words = self._speed()
         than = "than " if words != _AS_FAST else ""
         return f"{words} {than}the prepared float model"
+
+    def _token_and_prompt(self) -> tuple[str, str]:
+        one = "one token" if self.context is None else f"a token behind {self.context}"
+        return one, f"a prompt of {self.context or PROMPT}"
 
     def _speed(self) -> str:
         if not (self.is_slower or self.is_faster):
@@ -134,8 +142,9 @@ class Clock:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain data."""
-        found = asdict(self)
-        return found if self.prompt is not None else {k: found[k] for k in found if k != "prompt"}
+        optional = {"prompt": self.prompt, "context": self.context}
+        left_out = {name for name, value in optional.items() if value is None}
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
 
     @classmethod
     def of_dict(cls, figures: Mapping[str, Any]) -> Clock:
@@ -352,9 +361,13 @@ class _Runner:
 
 
 def fit_sample(sample: Mapping[str, Any], model: ir.Model) -> dict[str, Any]:
-    """Return a sample of the float model in the types that another one reads, as halves."""
-    types = {value.name: value.dtype for value in model.graph.inputs}
-    return {
-        name: np.asarray(array, None if (kind := types.get(name)) is None else kind.numpy())
-        for name, array in sample.items()
-    }
+    """Return a sample of the float model as another one reads it: in halves, or packed zeros."""
+    inputs, found = {value.name: value for value in model.graph.inputs}, {}
+    for name, array in sample.items():
+        value = inputs.get(name)
+        kind = None if value is None or value.dtype is None else value.dtype.numpy()
+        width = None if value is None or not value.shape else value.shape[-1]
+        if isinstance(width, int) and np.ndim(array) and array.shape[-1] != width:  # a cache
+            array = np.zeros((*array.shape[:-1], width), kind)
+        found[name] = np.asarray(array, kind)
+    return found

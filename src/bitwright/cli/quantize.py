@@ -87,6 +87,7 @@ class QuantizeOptions:
         bits = chosen.weights.bits if chosen.mode == "weight-only" else chosen.weight.bits
         whole = chosen.mode == "weight-only" or chosen.weight.is_integer
         tag = f"int{bits}" if whole else chosen.weight.name
+        tag = chosen.name if chosen.name == "int8-cache" else tag
         name = model.resolve().name if model.is_dir() else model.stem
         output = model.with_name(f"{name}-{tag}{'' if model.is_dir() else '.onnx'}")
         if output.exists():

@@ -50,6 +50,12 @@ class RecipeChoice:
         "fast: with --bits below 8, int8 weights stand beside those of fewer bits, and prompts are "
         "computed in them: 2 to 3 times faster, in a file of nearly three times the size.",
     )
+    cache: str | None = option(
+        "int8|int4",
+        "Keep the keys and values of a language model in integers: a quarter of the memory and "
+        "faster next tokens, but slower prompts. Alone it leaves all weights float.",
+        autocompletion=completing("int8", "int4"),
+    )
     ranges: str | None = option(
         "METHOD",
         "How activation ranges are chosen, such as minmax, mean-extremes, percentile, entropy or "
@@ -99,7 +105,9 @@ class RecipeChoice:
     @property
     def effort(self) -> str | None:
         """The effort where none is asked for: None if the options say how to choose ranges."""
-        said = "recipe bits ranges settings bias_correction fine_tune encodings dynamic equalize"
+        said = (
+            "recipe bits cache ranges settings bias_correction fine_tune encodings dynamic equalize"
+        )
         return None if any(getattr(self, name) for name in said.split()) else "standard"
 
     def _bit_settings(self, chosen: Recipe) -> dict[str, str | float]:
@@ -154,7 +162,7 @@ class RecipeChoice:
         if self.dynamic or self.bits == 8:
             return "int8-dynamic"
         if self.bits is None:
-            return None
+            return None if self.cache is None else "int8-cache"
         from bitwright.jobs.weight_only.own_samples import MAX_UNASKED, writes_samples
 
         own = model is not None and writes_samples(model, MAX_UNASKED)
@@ -186,6 +194,7 @@ class RecipeChoice:
             "select.op_types": self.op_types,
             "mode": "dynamic" if self.dynamic and self.recipe is not None else None,
             "dynamic_scale": self.dynamic_scale,
+            "cache": self.cache,
             "equalize": "{}" if self.equalize and chosen.equalize is None else None,
             "bias_correction": self.bias_correction,
             "fine_tune.method": None if self.fine_tune == learning else self.fine_tune,
@@ -199,8 +208,13 @@ class RecipeChoice:
             return made
         from bitwright.jobs.encodings import channel_axes, read_overrides
 
-        axes = None if model is None else channel_axes(model, made)
+        whole = model is not None and not model.is_dir()
+        axes = channel_axes(model, made) if whole and made.cache is None else None
         read = read_overrides(
-            self.encodings, activation_signed=made.activation.signed, axes=axes, weights=axes
+            self.encodings,
+            activation_signed=made.activation.signed,
+            axes=axes,
+            weights=axes,
+            cache=made.cache,
         )
         return made.replace(overrides={**read, **made.overrides})

@@ -37,6 +37,8 @@ def result_parts(result: Result, *, verbose: bool, plan_path: str | None = None)
         rows.append(("Integer kernels", result.coverage.describe()))
     if result.clock is not None:
         rows.append(("Time", result.clock.describe()))
+    if result.perplexity is not None:
+        rows.append(("Perplexity", result.perplexity.describe()))
     few = [] if result.judgement is None else result.judgement.notes
     rows += [("Note", note) for note in (*plan.notes, *few)]
     if plan_path is not None:
@@ -103,6 +105,8 @@ def folder_parts(result: FolderResult, *, verbose: bool) -> list[Part]:
     facts = [("Size", f"{sizes} ({result.shrinkage})")]
     timed = ((name, one.clock) for name, one in result.results.items() if one.clock is not None)
     facts += [("Time", f"{name}: {clock.describe()}") for name, clock in timed]
+    read = ((n, one.perplexity) for n, one in result.results.items() if one.perplexity is not None)
+    facts += [("Perplexity", f"{name}: {found.describe()}") for name, found in read]
     facts += [("Note", note) for note in result.notes]
     if result.path is not None:
         facts.append(("Written to", f"{result.path}, with {copies}"))

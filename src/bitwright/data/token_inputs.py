@@ -233,9 +233,14 @@ def is_cache(name: str) -> bool:
     return find_maker(name) is _make_cache
 
 
+def is_token_name(name: str) -> bool:
+    """Whether an input of this name takes tokens."""
+    return find_maker(name) is _make_tokens
+
+
 def is_tokens(spec: InputSpec) -> bool:
     """Whether an input takes tokens."""
-    return find_maker(spec.name) is _make_tokens
+    return is_token_name(spec.name)
 
 
 # Parts of the names of a cache input, and of the output that is fed to it for the next token.

@@ -35,7 +35,7 @@ class HalfParameters:
 def find_half_parameters(node: ir.Node, kind: str) -> HalfParameters:
     """Return which tensors of a node may be float16, or bfloat16; of unknown operators none."""
     if node.domain == "com.microsoft":
-        return _read_parameters(_runtime_schemas().get(node.op_type), kind)
+        return _read_parameters(runtime_schemas().get(node.op_type), kind)
     if node.domain not in ("", "ai.onnx"):
         return HalfParameters()
     graph = node.graph
@@ -45,7 +45,7 @@ def find_half_parameters(node: ir.Node, kind: str) -> HalfParameters:
 
 
 @cache
-def _runtime_schemas() -> dict[str, Any]:
+def runtime_schemas() -> dict[str, Any]:
     """Return what ONNX Runtime says of its own operators."""
     found = _pybind_state.get_all_operator_schema()
     return {one.name: one for one in found if one.domain == "com.microsoft"}

@@ -15,6 +15,7 @@ from bitwright.assess.coverage import find_coverage
 from bitwright.data import Sample, Samples, Transform, read_sample
 from bitwright.data.references import SampleReferences
 from bitwright.decide.ranges.known import saturation_points
+from bitwright.emit.caches import with_float_caches
 from bitwright.errors import BitwrightError, DataError
 from bitwright.jobs.calibration import GIVE_DATA, Calibration
 from bitwright.jobs.opening import Prepared, open_model
@@ -87,10 +88,17 @@ def compare_pair(
 ) -> Comparison:
     """Open both models and the data, and compare."""
     measuring.check("comparing runs both models")
-    quantized = graph.load_model(quantized_model)
+    quantized = load_quantized(quantized_model)
     found = open_float_side(float_model, quantized, plan, measuring)
     samples = measuring.calibration.refer(found.model)
     return compare_with(found, quantized, samples, plan, measuring)
+
+
+def load_quantized(source: Any) -> ir.Model:
+    """Load a quantized model; caches that it keeps in integers are float for its callers."""
+    model = graph.load_model(source)
+    with_float_caches(model)
+    return model
 
 
 @logged("compare models")

@@ -1,4 +1,4 @@
-"""Encodings files of AIMET and QNN: scales and offsets of tensors, written from a plan and read.
+"""Encodings files of AIMET and QNN, and scale files of onnxruntime-genai, written and read.
 
 Such a file has, for each tensor by name, bits, scale and offset; an offset is minus the zero point
 of unsigned integers, so that a signed symmetric type has -128 for 8 bits. Version 0.6.1 lists dicts
@@ -7,6 +7,7 @@ with min and max, version 1.0.0 lists of channels.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -30,6 +31,8 @@ def to_encodings(plan: QuantPlan, *, version: Version = "1.0.0") -> dict[str, An
     """Return what a plan decided as the content of an encodings file."""
     if version not in get_args(Version):
         raise ArgumentError(f"encodings have version 0.6.1 or 1.0.0 here, not {version!r}.")
+    if plan.caches:
+        return _to_scale_file(plan)
     if plan.recipe.mode in ("weight-only", "cast"):
         mode = plan.recipe.mode
         raise PlanError(f"encodings are of static plans; a {mode} plan has no scales in it.")
@@ -98,13 +101,14 @@ def read_overrides(
     activation_signed: bool = False,
     axes: Mapping[str, int] | None = None,
     weights: Collection[str] | None = None,
+    cache: str | None = None,
 ) -> dict[str, Override]:
     """Return the overrides of a recipe that give tensors the encodings of a file.
 
     Activations become unsigned integers, unless `activation_signed`; parameters signed ones where
     they are symmetric and among `weights`, if that is given: others are stored as activations are.
     `axes` has the channel axis of parameters, 0 for others. Encodings of biases (32 bits) are left
-    out: a bias has the scale of its products.
+    out: a bias has the scale of its products. A scale file gives caches of the type `cache` theirs.
     """
     path = Path(path)
     check_regular_file(path, RecipeError)
@@ -114,6 +118,8 @@ def read_overrides(
         raise RecipeError(f"the encodings {str(path)!r} are not JSON: {error}.") from error
     except OSError as error:
         raise RecipeError(f"cannot read the encodings {str(path)!r}: {error.strerror}.") from error
+    if isinstance(data, Mapping) and "scales" in data:
+        return _overrides_of_scales(data, cache, path)
     overrides: dict[str, Override] = {}
     for group, signed in (("activation_encodings", activation_signed), ("param_encodings", None)):
         for name, rows in _rows(data, group, path):
@@ -195,3 +201,57 @@ def _override(rows: Any, signed: bool | None, axis: int, where: str) -> Override
     if len(rows) == 1:
         return Override(qtype=qtype, scale=scales[0], zero_point=zeros[0])
     return Override(qtype=qtype, scale=tuple(scales), zero_point=tuple(zeros), axis=axis)
+
+
+# Scales of caches -----------------------------------------------------------------------------
+
+_DIVISORS = {"int8": (127, 128), "int4": (7, 8)}
+"""What the largest magnitude of a channel is divided by: here, and by onnxruntime-genai."""
+
+
+def _overrides_of_scales(
+    content: Mapping[str, Any], cache: str | None, path: Path
+) -> dict[str, Override]:
+    """Return the overrides for the caches of a scale file, by the names that the runtime gives.
+
+    A file that says what magnitudes were divided by (`qmax`) serves other types, too.
+    """
+    if cache is None:
+        raise RecipeError(
+            f"{path}: it has scales of caches, and the recipe keeps these in float",
+            remedy="set cache='int8' with it",
+            command="add --cache int8",
+        )
+    try:
+        pairs = content["scales"]["k_scales"], content["scales"]["v_scales"]
+        layers = content.get("layer_ids") or range(len(pairs[0]))
+        divisor, (_, usual) = content.get("qmax"), _DIVISORS[cache]
+        factor = 1.0 if divisor in (None, *_DIVISORS[cache]) else float(divisor) / usual
+        return {
+            f"present.{layer:d}.{part}": Override(
+                qtype=QTYPES[cache],
+                scale=tuple((np.ravel(one).astype(np.float64) * factor).tolist()),
+                zero_point=(0,) * np.size(one),
+            )
+            for part, scales in zip(("key", "value"), pairs, strict=True)
+            for layer, one in zip(layers, scales, strict=True)
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecipeError(
+            f"{path}: it is no scale file of onnxruntime-genai, with scales.k_scales and "
+            f"scales.v_scales for each of its layer_ids ({error})."
+        ) from error
+
+
+def _to_scale_file(plan: QuantPlan) -> dict[str, Any]:
+    """Return the scales of a plan's caches as onnxruntime-genai reads them."""
+    numbers = [re.search(r"layers?[./_](\d+)", name) for name in plan.caches]
+    found = [index if number is None else int(number[1]) for index, number in enumerate(numbers)]
+    return {
+        "scales": {
+            "k_scales": [list(one.key) for one in plan.caches.values()],
+            "v_scales": [list(one.value) for one in plan.caches.values()],
+        },
+        "layer_ids": found,
+        "qmax": _DIVISORS[plan.recipe.cache or "int8"][0],
+    }

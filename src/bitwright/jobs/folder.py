@@ -14,6 +14,7 @@ from typing import Any
 import onnx_ir as ir
 
 from bitwright import graph
+from bitwright.emit.caches import has_caches
 from bitwright.errors import (
     AlreadyQuantizedError,
     BitwrightError,
@@ -22,6 +23,7 @@ from bitwright.errors import (
     NothingQuantizedError,
     OutputError,
 )
+from bitwright.jobs.encodings import write_encodings_file
 from bitwright.jobs.folder_data import FolderData
 from bitwright.jobs.result import Result, show_shrinkage
 from bitwright.jobs.weight_only.own_samples import writes_samples
@@ -80,6 +82,7 @@ class ModelFolder:
             raise OutputError(f"{shown!r} lies in the folder of the input; choose one outside.")
         graph.check_parent(target)
         written = {*self.models, *self.others, *(f"{name}.data" for name in self.models)}
+        written |= {_scale_file(name) for name in self.models}
         written |= {file for own in self.models.values() for file in own}
         for path in _visible_files(target) if target.is_dir() else ():
             name = path.relative_to(target).as_posix()
@@ -160,6 +163,8 @@ class FolderResult(Summarized):
             for name, result in self.results.items():
                 (new / name).parent.mkdir(parents=True, exist_ok=True)
                 graph.save_model(result.model, new / name, external_data=external_data)
+                if result.plan.caches:
+                    write_encodings_file(result.plan, new / _scale_file(name))
             sizes = {name: graph.file_size(new / name) for name in self.results}
             replace_folder(new, target)
         self.path = Path(path)
@@ -226,6 +231,11 @@ class FolderResult(Summarized):
         )
 
 
+def _scale_file(model: str) -> str:
+    """Return where the scales of a model's caches go, as onnxruntime-genai's builder reads them."""
+    return Path(model).with_suffix(".kv_scales.json").as_posix()
+
+
 def _has_bfloat16(model: ir.Model) -> bool:
     values = (*model.graph.inputs, *model.graph.outputs)
     return any(value.dtype == ir.DataType.BFLOAT16 for value in values)
@@ -277,7 +287,8 @@ def quantize_folder(
         writers = [name for name in folder.models if writes_samples(folder.root / name)]
     results: dict[str, Result] = {}
     copied: dict[str, str] = {}
-    for name in folder.models:
+    recipes = _recipes_of(folder, recipe)
+    for name, recipe in recipes.items():
         with _naming_model(name):
             given, reason = source.for_model(name)
             if writers and name not in writers:
@@ -295,6 +306,18 @@ def quantize_folder(
             f"no model of the folder {str(folder.root)!r} was quantized; {name}: {reason}."
         )
     return FolderResult(folder, results, copied)
+
+
+def _recipes_of(folder: ModelFolder, recipe: Recipe) -> dict[str, Recipe]:
+    """Return the recipe for each model: one without attention that caches keeps no caches."""
+    found = dict.fromkeys(folder.models, recipe)
+    if recipe.cache is None:
+        return found
+    keep = {name: has_caches(graph.load_model(folder.root / name)) for name in folder.models}
+    if any(keep.values()):
+        plain = recipe.replace(cache=None, overrides={})
+        found |= {name: plain for name, keeps in keep.items() if not keeps}
+    return found
 
 
 class _NeedsDataError(Exception):

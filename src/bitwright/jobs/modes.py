@@ -44,7 +44,29 @@ MODES: dict[str, Callable[[], Mode]] = {
 
 def mode_of(recipe: Recipe) -> Mode:
     """Return how a recipe is carried out."""
-    return MODES[recipe.mode]()
+    mode = MODES[recipe.mode]()
+    return mode if recipe.cache is None else _with_caches(mode)
+
+
+def _with_caches(mode: Mode) -> Mode:
+    """Return a mode whose results keep caches in integers, observed on what they cache."""
+    from bitwright.jobs.caches import with_windows, write_caches  # few recipes ask for it
+
+    def quantize(prepared: Prepared, calibration: Calibration, compute: Compute) -> Result:
+        seen = with_windows(prepared, calibration)
+        weights = prepared.recipe.weights
+        reads = weights.needs_data or prepared.recipe.fine_tune is not None
+        made = mode.quantize(prepared, seen if reads else calibration, compute)
+        return write_caches(prepared, made, seen, own=calibration.data is None)
+
+    def apply(
+        prepared: Prepared, plan: QuantPlan, calibration: Calibration, compute: Compute
+    ) -> Result:
+        seen = calibration if plan.caches else with_windows(prepared, calibration)
+        made = mode.apply(prepared, plan, calibration, compute)
+        return write_caches(prepared, made, seen, own=seen.data is not calibration.data)
+
+    return Mode(quantize, mode.make_plan, apply)
 
 
 def quantize_model(

@@ -32,7 +32,13 @@ from bitwright.data import RandomData, Sample, TextData, Transform, paths_of
 from bitwright.decide.ranges.known import saturation_points
 from bitwright.errors import DataError, OutputError, PlanError
 from bitwright.graph.constants import float_constant_of
-from bitwright.jobs.comparison import Measuring, compare_with, open_float_side, recipe_of
+from bitwright.jobs.comparison import (
+    Measuring,
+    compare_with,
+    load_quantized,
+    open_float_side,
+    recipe_of,
+)
 from bitwright.jobs.folder_data import with_tokenizer_beside
 from bitwright.jobs.result import Result, advised_purpose
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
@@ -181,7 +187,7 @@ def write_report(  # noqa: PLR0913 - a public verb
     with Measuring.connected(*given) as measuring:
         request = ReportRequest(
             source=float_model,
-            quantized=graph.load_model(quantized_model),
+            quantized=load_quantized(quantized_model),
             names=(name_of(float_model, "model.onnx"), name_of(named, "quantized.onnx")),
             sizes=(graph.file_size(float_model), _size_of(quantized_model)),
             plan=plan,

@@ -16,6 +16,7 @@ from bitwright.assess import OutputComparison
 from bitwright.assess.clock import Clock
 from bitwright.assess.coverage import Coverage, find_coverage
 from bitwright.assess.judge import Judgement
+from bitwright.assess.judge.perplexity import Perplexity
 from bitwright.assess.outputs import output_section
 from bitwright.assess.verdict import Verdict, judge_model
 from bitwright.data import Sample
@@ -117,6 +118,11 @@ class Result(Summarized):
         return f"top-1 agreement {agreement}, {output.judged.worst.show_figure()}"
 
     @property
+    def perplexity(self) -> Perplexity | None:
+        """The perplexity of a decoder with a cache beside float's, on the tokens of its samples."""
+        return None if self.judgement is None else self.judgement.perplexity
+
+    @property
     def verdict(self) -> Verdict:
         """How good the model is: a sentence, and its level.
 
@@ -193,6 +199,8 @@ class Result(Summarized):
             lines.append(f"Integer kernels: {self.coverage.describe()}")
         if self.clock is not None:
             lines.append(f"Time: {self.clock.describe()}")
+        if self.perplexity is not None:
+            lines.append(f"Perplexity: {self.perplexity.describe()}")
         if self.judgement is not None:
             lines += [f"Note: {note}" for note in self.judgement.notes]
         lines += [f"Note: {note}" for note in self.plan.notes]

@@ -11,10 +11,11 @@ import onnx_ir as ir
 
 from bitwright.assess.clock import PROMPT, Clock, middle_sized, time_models
 from bitwright.assess.verdict import stays_float
-from bitwright.data import RandomData, Sample, TextData
+from bitwright.data import RandomData, Sample, TextData, fill_token_inputs, is_cache
 from bitwright.data.token_inputs import fixed_length, folder_of_configuration, is_tokens
 from bitwright.errors import DataError, ModelError
-from bitwright.graph import clone_model
+from bitwright.graph import clone_model, static_shape
+from bitwright.graph.constants import input_at
 from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.result import Result
 from bitwright.prepare import prepare_exactly
@@ -22,6 +23,8 @@ from bitwright.recipe import Recipe
 from bitwright.support.logs import logged
 from bitwright.targets.host import detect_cpu_class
 
+CONTEXT = 512
+"""Tokens in a cache that is quantized, and of the prompt that fills it, where these are timed."""
 MAX_BYTES = 1 << 30
 """Size of both models together from which opening them once more takes longer than is to be waited
 for."""
@@ -45,27 +48,51 @@ def time_result(prepared: Prepared, result: Result) -> Clock | None:
         if not samples:
             drawn = list(result.evaluation) or list(RandomData(count=1).samples(prepared.inputs))
             samples = [middle_sized(drawn)]
-        found = [time_models(models, [s, s], providers=prepared.providers) for s in samples]
+        context = _context_of(result)
+        options: dict[str, Any] = {"providers": prepared.providers, "however_long": bool(context)}
+        found = [time_models(models, [s, s], **options) for s in samples]
     except (DataError, ModelError):
         return None  # the result was checked before: its notes say what it does not run on
     first, prompt = ([None if clocks is None else clocks[0] for clocks in found] + [None])[:2]
-    return first if first is None or prompt is None else replace(first, prompt=prompt)
+    if first is None or prompt is None:
+        return first
+    return replace(first, prompt=prompt, context=context)
 
 
 def _token_samples(prepared: Prepared, result: Result) -> list[Sample]:
     """Return one token, and a prompt, of a language model of which the weights are quantized.
 
     Their times differ: the n-bit products of few rows are faster than float's, of many often not.
+    Where the cache is quantized, the prompt is long, and the token comes behind as many.
     """
     specs = prepared.inputs
     text = TextData(text="", config=folder_of_configuration(prepared.source))
     reads = any(map(is_tokens, specs)) and not (text.unfilled(specs) or fixed_length(specs))
-    if result.plan.recipe.mode != "weight-only" or not reads:
+    context = _context_of(result)
+    if not reads or (result.plan.recipe.mode != "weight-only" and context is None):
         return []
     seen = (s[spec.name] for s in result.evaluation for spec in specs if is_tokens(spec))
     tokens = next(seen, np.zeros((1, 1), np.int64))[:1]
-    rows = [np.resize(tokens, (1, count)) for count in (1, PROMPT)]
-    return [next(iter(text.samples_of(row, specs, "tokens"))) for row in rows]
+    rows = [np.resize(tokens, (1, count)) for count in (1, context or PROMPT)]
+    one, prompt = (next(iter(text.samples_of(row, specs, "tokens"))) for row in rows)
+    if context is not None:
+        sizes = {name: array.shape for name, array in one.items() if is_cache(name)}
+        filled = {n: np.zeros((*s[:2], context, s[3]), one[n].dtype) for n, s in sizes.items()}
+        later = fill_token_inputs(rows[0], specs, done=context, heads=text.heads())
+        one = {**later, **filled}
+    return [one, prompt]
+
+
+def _context_of(result: Result) -> int | None:
+    """Return how many tokens are before the one that is timed, of a model with a quantized cache.
+
+    Rotary angles end where the model does.
+    """
+    if result.plan.recipe.cache is None:
+        return None
+    nodes = [node for node in result.model.graph.all_nodes() if node.name in result.plan.caches]
+    angles = [static_shape(value) for node in nodes if (value := input_at(node, 7)) is not None]
+    return min([CONTEXT, *(shape[0] // 2 for shape in angles if shape)])
 
 
 def is_for_cpu(recipe: Recipe) -> bool:

@@ -39,11 +39,6 @@ class _Learning(Settings, frozen=True, kw_only=True):
     workers: int | None = 1
     """Processes that learn segments at the same time, where these are not sequential; None: one for
     each core, up to eight. The result does not depend on it."""
-    learn_activation_scales: bool = False
-    """Learn the scale of each activation that a segment is the first to read, before its weights
-    and together with them (LSQ). Zero points stay."""
-    activation_scale_learning_rate: float = 0.1
-    """A step of such a scale's logarithm, falling to 0."""
 
     def __post_init__(self) -> None:
         counts = "iterations batch_size min_segment_weights max_segment_weights"
@@ -67,7 +62,17 @@ class _Learning(Settings, frozen=True, kw_only=True):
             )
 
 
-class AdaRound(_Learning, frozen=True, kw_only=True, tag="adaround", tag_field="method"):
+class _WithActivations(_Learning, frozen=True, kw_only=True):
+    """The options of methods for models whose activations are quantized, too."""
+
+    learn_activation_scales: bool = False
+    """Learn the scale of each activation that a segment is the first to read, before its weights
+    and together with them (LSQ). Zero points stay."""
+    activation_scale_learning_rate: float = 0.1
+    """A step of such a scale's logarithm, falling to 0."""
+
+
+class AdaRound(_WithActivations, frozen=True, kw_only=True, tag="adaround", tag_field="method"):
     """Learn which weights to round up and which down (AdaRound); scales stay.
 
     >>> AdaRound(iterations=200).learning_rate
@@ -78,7 +83,7 @@ class AdaRound(_Learning, frozen=True, kw_only=True, tag="adaround", tag_field="
     """Of Adam."""
 
 
-class AdaQuant(_Learning, frozen=True, kw_only=True, tag="adaquant", tag_field="method"):
+class AdaQuant(_WithActivations, frozen=True, kw_only=True, tag="adaquant", tag_field="method"):
     """Learn the float weights that round best (AdaQuant), with their biases and scales.
 
     >>> AdaQuant().learn_scales is None
@@ -115,6 +120,8 @@ class SignRound(_Learning, frozen=True, kw_only=True, tag="signround", tag_field
     range_learning_rate: float | None = None
     """A step of the lower and of the upper end of a block's range, as a part of it, falling to 0.
     None: that of roundings."""
+    learn_activation_scales = False
+    activation_scale_learning_rate = 0.0
 
 
 FineTuning = AdaRound | AdaQuant | SignRound

@@ -11,6 +11,7 @@ import msgspec
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.types import INT4, INT8, INT16, QTYPES, UINT8, UINT16
 from bitwright.recipe.finetuning import AdaQuant, AdaRound, FineTuning, SignRound
+from bitwright.recipe.options import Selection
 from bitwright.recipe.value import Recipe
 from bitwright.recipe.weights import AWQ, GPTQ, HQQ, ByLoss, ByPlace, Nearest, WeightOnly
 from bitwright.support.files import check_regular_file
@@ -91,6 +92,7 @@ RECIPES = {
         Recipe(name="a16w4", activation=UINT16, weight=INT4, per_channel=True, rounding="gptq"),
         Recipe(name="int8-dynamic", mode="dynamic", per_channel=True),
         *(Recipe(name=n, mode="weight-only", weights=w) for n, w in _WEIGHT_ONLY.items()),
+        Recipe(name="int8-cache", mode="weight-only", cache="int8", select=Selection(op_types=())),
         *(
             Recipe(name=n, mode="cast", activation=QTYPES[n], weight=QTYPES[n])
             for n in ("float16", "bfloat16")

@@ -37,7 +37,7 @@ def check_rules(recipe: RecipeFields) -> None:
 
 # What a dynamic recipe can ask for; all else is about activations, which it does not place.
 DYNAMIC_FIELDS = frozenset(
-    "version name mode dynamic_scale activation weight weight_ranges rounding per_channel "
+    "version name mode dynamic_scale cache activation weight weight_ranges rounding per_channel "
     "weight_symmetric reduce_range min_real_range select place overrides smooth equalize "
     "keep_defaults optimize opset emulate".split()
 )
@@ -50,7 +50,7 @@ _WITH_EFFECT: dict[str, dict[str, frozenset[str]]] = {
     # `weights` says all about them.
     "weight-only": {
         "": frozenset(
-            "version name mode select weights fine_tune float16 optimize opset rewrite "
+            "version name mode select weights cache fine_tune float16 optimize opset rewrite "
             "emulate".split()
         ),
         "emulate": frozenset({"assumed_type", "fine_tune"}),
@@ -84,6 +84,7 @@ def _without_effect(r: RecipeFields) -> tuple[str, str] | None:
     """Return the first option that its mode has no use for, and the mode in words."""
     for section, known in _WITH_EFFECT.get(r.mode, {}).items():
         settings = getattr(r, section) if section else r
+        known |= {"overrides"} if r.cache is not None else set()  # scales of caches
         found = _changed(settings, (n for n in settings.__struct_fields__ if n not in known))
         if found is not None:
             mode = "the mode cast" if r.mode == "cast" else f"{r.mode} mode"
@@ -170,6 +171,14 @@ RULES = (
         lambda r: r.mode == "weight-only" and _changed(r.rewrite, _REWRITES_OF_GRAPHS),
         "rewrite.{found} has no effect in weight-only mode, where only shapes can be fixed; leave "
         "it out.",
+    ),
+    Rule(
+        lambda r: r.cache and r.mode not in ("weight-only", "dynamic"),
+        "cache={r.cache!r} is for the modes weight-only and dynamic; leave it out.",
+    ),
+    Rule(
+        lambda r: r.mode == "weight-only" and [n for n, o in r.overrides.items() if not o.scale],
+        "the overrides {found} give no scales of caches, and weight-only mode takes no others.",
     ),
     Rule(
         lambda r: r.mode != "dynamic" and r.dynamic_scale != "token",

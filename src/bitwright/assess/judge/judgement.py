@@ -23,6 +23,7 @@ from bitwright.assess.judge.bootstrap import Interval, mean_interval, too_few
 from bitwright.assess.judge.kinds import Kind, OutputPart
 from bitwright.assess.judge.measures import Measure, PartErrors, open_measure
 from bitwright.assess.judge.output_parts import cut_output, find_heads
+from bitwright.assess.judge.perplexity import NextTokens, Perplexity
 from bitwright.support.wording import show_percent
 
 Array = npt.NDArray[Any]
@@ -149,6 +150,8 @@ class Judgement:
     samples: int
     left_out: tuple[str, ...] = ()
     """Why outputs were not judged, a sentence each."""
+    perplexity: Perplexity | None = None
+    """Of a decoder with a cache: on the tokens of the samples."""
 
     @property
     def loss(self) -> float:
@@ -192,6 +195,7 @@ class Judgement:
             "note": self.note,
             "outputs": [output.to_dict() for output in self.outputs],
             "left_out": list(self.left_out),
+            **({} if self.perplexity is None else {"perplexity": self.perplexity._asdict()}),
         }
 
 
@@ -235,6 +239,7 @@ class Judge:
         self._outputs: dict[str, OutputJudge] = {}
         self._shapes: dict[str, set[tuple[Any, ...]]] = {}
         self._samples = 0
+        self._tokens = NextTokens()
 
     def add(
         self,
@@ -254,6 +259,7 @@ class Judge:
             self._outputs[name].add(array, np.asarray(actual[name]))
             self._shapes.setdefault(name, set()).add((fed, array.shape))
         self._samples += 1
+        self._tokens.add(sample, expected, actual)
 
     def finish(self) -> Judgement:
         """Return the judgement over all samples."""
@@ -268,7 +274,8 @@ class Judge:
             found.append(output.finish())
         losses = combine_losses([output.losses for output in found])
         found.sort(key=lambda output: -output.loss)
-        return Judgement(tuple(found), losses, self._samples, tuple(left_out))
+        perplexity = self._tokens.finish()
+        return Judgement(tuple(found), losses, self._samples, tuple(left_out), perplexity)
 
 
 def combine_losses(losses: list[Floats]) -> Floats:

@@ -22,12 +22,13 @@ from bitwright.recipe import HQQ, Nearest, Recipe, RoundingMethod, WeightOverrid
 from bitwright.support.wording import counted
 
 _CARRIERS = op_types(lambda op: op.reshapes) | {"Cast", "Add"}
+_CACHES = "GroupQueryAttention"
 # Operators of ONNX Runtime with weights of their own, and why these stay float.
 _WITHOUT_FORM = {
     "Attention": "its product cannot be taken out of it, as a note says",
     "EmbedLayerNormalization": "its tables have no form in blocks",
     "FusedMatMul": "its product cannot be taken out of it, or its weight is no constant matrix",
-    "GroupQueryAttention": "it has no weights: the products before it have",
+    _CACHES: "it has no weights: the products before it have",
     "MultiHeadAttention": "it has no weights: the products before it have",
 }
 # Before 1.25 QMoE takes SwiGLU only and is wrong without zero points, before 1.27 it has no 2 bits.
@@ -87,7 +88,7 @@ class _Planner:
             )
             for name, why in reasons.items()
         }
-        if not weights:
+        if not weights and not any(one.action == "quantize" for one in decisions.values()):
             kept = (node for node in decisions.values() if node.op in MATRIX_PRODUCTS)
             shown = "; ".join(sorted({f"{node.op}: {node.reason}" for node in kept})[:3])
             raise NothingQuantizedError(
@@ -180,6 +181,8 @@ class _Planner:
         if (reason := self._selector.kept_float(node)) is not None:
             return reason
         if node.op_type in _WITHOUT_FORM and node.domain:
+            if node.op_type == _CACHES and self._recipe.cache and len(node.inputs) > 3:
+                return None  # its cache, for which it has no weights
             return _WITHOUT_FORM[node.op_type]
         if not takes_blocks(node):
             return "only weights of MatMul, Gemm, Gather and MoE have a form in blocks"

@@ -1,0 +1,277 @@
+"""Write the caches of attention as integers, with a scale for each channel of each head.
+
+ONNX Runtime's GroupQueryAttention quantizes the keys (behind the rotary angles) and values that it
+appends, and reads them as integers; queries and shares stay float. 4 bits are two to a byte, the
+even channel low and 8 above its value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from bitwright.errors import AlreadyQuantizedError, ModelError, NothingQuantizedError
+from bitwright.graph import NameScope, add_initializer
+from bitwright.graph.constants import input_at
+from bitwright.graph.editing import append_node, replace_inputs
+from bitwright.graph.half_ops import runtime_schemas
+from bitwright.plan import CachePlan
+from bitwright.support.array_types import Array
+
+_ATTENTION = "GroupQueryAttention"
+_PAST, _PRESENT, _SCALES = (3, 4), (1, 2), 12
+_NORMS = (14, 15)
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+
+
+class AttentionCache(NamedTuple):
+    """An attention, and the inputs and outputs of the model that are its keys and values."""
+
+    node: ir.Node
+    past: tuple[ir.Value, ir.Value]
+    present: tuple[ir.Value, ir.Value]
+
+    @property
+    def heads(self) -> int:
+        """How many heads keys and values have."""
+        return self.node.attributes.get_int("kv_num_heads", 0)
+
+    @property
+    def layer(self) -> int | None:
+        """The number of its layer, by the name of what it caches."""
+        number = re.search(r"\d+", self.present[0].name or "")
+        return None if number is None else int(number[0])
+
+
+def has_caches(model: ir.Model) -> bool:
+    """Whether any node of a model is attention of the kind that can cache integers."""
+    return any(n.op_type == _ATTENTION and input_at(n, 3) for n in model.graph.all_nodes())
+
+
+def find_caches(model: ir.Model, bits: int) -> list[AttentionCache]:
+    """Return the attentions whose caches can be integers: all, or why one of them cannot."""
+    nodes = [n for n in model.graph.all_nodes() if n.op_type == _ATTENTION and input_at(n, 3)]
+    if not nodes:
+        raise NothingQuantizedError(
+            f"caches of integers are kept by {_ATTENTION}, and no node of this model is one with a "
+            "cache: export it with the builder of onnxruntime-genai."
+        )
+    schema = runtime_schemas().get(_ATTENTION)
+    if schema is None or "k_quant_type" not in schema.attributes:
+        raise ModelError("the installed ONNX Runtime keeps no caches of integers; upgrade it.")
+    for node in nodes:
+        if node.attributes.get_string("k_quant_type", "NONE") != "NONE":
+            raise AlreadyQuantizedError(f"the cache of {node.name!r} is quantized already.")
+        reason = _reason_against(node, bits)
+        if reason is not None:
+            raise ModelError(f"the cache of {node.name!r} cannot be int{bits}: {reason}.")
+    return [
+        AttentionCache(node, _both(node.inputs, _PAST), _both(node.outputs, _PRESENT))
+        for node in nodes
+    ]
+
+
+def _both(values: Sequence[ir.Value | None], places: tuple[int, int]) -> tuple[ir.Value, ir.Value]:
+    key, value = (values[place] for place in places)
+    assert key is not None and value is not None
+    return key, value
+
+
+def _reason_against(node: ir.Node, bits: int) -> str | None:
+    """Return why the runtime, or who calls the model, would not take integers of a node."""
+    past, present = ([input_at(node, place) for place in _PAST], list(node.outputs[1:3]))
+    if any(value is None or not value.is_graph_input() for value in past):
+        return "the model computes it, or casts it, and hands it on"
+    if any(value is None or len(value.uses()) > 1 for value in past):
+        return "other nodes read it, too"
+    if len(present) < 2 or any(not v.is_graph_output() or v.uses() for v in present):
+        return "what it becomes is not handed out, or read by other nodes"
+    if any(value is None or value.dtype not in _FLOATS for value in past):
+        return "it is not float"
+    if any(input_at(node, place) is not None for place in _NORMS):
+        return "ONNX Runtime's CPU provider does not normalize queries and keys beside it"
+    size = _head_size(node)
+    ring, step = node.attributes.get_int("sliding_window_cache", 0), 16 if bits == 8 else 32
+    if ring and size is not None and size % step:
+        return f"a ring of slots takes heads of a multiple of {step}, and these have {size}"
+    if bits == 4 and size is not None and size % 2:
+        return f"heads of {size} do not fill whole bytes"
+    return None
+
+
+def _head_size(node: ir.Node) -> int | None:
+    """Return the size of a head: of the cache, or of the queries that stand before keys and values.
+
+    The builder leaves that of the cache open.
+    """
+    past, query, key = (input_at(node, place) for place in (_PAST[0], 0, 1))
+    given = None if past is None or not past.shape else past.shape[-1]
+    width = None if query is None or not query.shape else query.shape[-1]
+    heads = node.attributes.get_int("num_heads", 0)
+    heads += 0 if key is not None else 2 * node.attributes.get_int("kv_num_heads", 0)
+    if isinstance(given, int):
+        return given
+    return width // heads if isinstance(width, int) and heads else None
+
+
+def quantize_caches(model: ir.Model, plans: Mapping[str, CachePlan], bits: int) -> tuple[int, int]:
+    """Let attentions keep keys and values as integers, in place, with these scales.
+
+    Return the bytes that a token took in all caches, and those that it takes.
+    """
+    names, bits_before, bits_after = NameScope(model), 0, 0
+    for cache in find_caches(model, bits):
+        plan, node = plans[cache.node.name or ""], cache.node
+        whole = len(plan.key) == len(plan.value) == 1
+        kind = "PER_TENSOR" if whole else "PER_CHANNEL"
+        size = _size_of(cache, plan)
+        settings: dict[str, str | int] = {"k_quant_type": kind, "v_quant_type": kind}
+        settings["kv_cache_bit_width"] = bits
+        for name, setting in settings.items():
+            node.attributes[name] = ir.convenience.convert_attribute(name, setting)
+        inputs = [*node.inputs[:_SCALES], *[None] * (_SCALES - len(node.inputs))]
+        for part, given in (("k", plan.key), ("v", plan.value)):
+            scales = np.resize(np.asarray(given, np.float32), 1 if whole else cache.heads * size)
+            label = f"model.layers.{cache.layer}.attn.{part}_scale"
+            inputs.append(add_initializer(model.graph, names, label, scales))
+        replace_inputs(node, inputs)
+        for value in (*cache.past, *cache.present):
+            assert value.shape is not None and value.dtype is not None
+            if value.is_graph_input():
+                bits_before += cache.heads * size * value.dtype.bitwidth
+                bits_after += cache.heads * size * bits
+            value.type = ir.TensorType(ir.DataType.INT8 if bits == 8 else ir.DataType.UINT8)
+            # A number: runtimes size the empty cache by it.
+            value.shape = ir.Shape([*list(value.shape)[:-1], size if bits == 8 else size // 2])
+    return bits_before // 8, bits_after // 8
+
+
+def _size_of(cache: AttentionCache, plan: CachePlan) -> int:
+    """Return the size of a head, after checking that there is a scale for each channel."""
+    several = {len(scales) for scales in (plan.key, plan.value)} - {1}
+    size = _head_size(cache.node) or max(several, default=0) // max(cache.heads, 1)
+    if not size or several - {cache.heads * size}:
+        raise ModelError(
+            f"the cache of {cache.node.name!r} has {max(several, default=1)} scales; it takes one, "
+            f"or one for each channel of its {cache.heads} heads."
+        )
+    return size
+
+
+# The same with float caches --------------------------------------------------------------------
+
+
+def with_float_caches(model: ir.Model) -> None:
+    """Give a model with integer caches float ones outside, in place: what callers of float see."""
+    kinds = (ir.DataType.INT8, ir.DataType.UINT8)
+    nodes = [
+        node
+        for node in model.graph.all_nodes()
+        if node.attributes.get_int("kv_cache_bit_width", 0)
+        and any(value.dtype in kinds for value in model.graph.inputs if value is node.inputs[3])
+    ]
+    names = NameScope(model)
+    for node in nodes:
+        packed = node.attributes.get_int("kv_cache_bit_width", 0) == 4
+        heads = node.attributes.get_int("kv_num_heads", 0)
+        for place, (past, present) in enumerate(zip(_PAST, _PRESENT, strict=True)):
+            scale = input_at(node, _SCALES + place)
+            inside, outside = node.inputs[past], node.outputs[present]
+            assert scale is not None and scale.const_value is not None
+            assert inside is not None and inside.shape is not None
+            size = int(inside.shape[-1]) * (2 if packed else 1)  # type: ignore[arg-type]
+            scales = scale.const_value.numpy()
+            scales = scales.reshape(1, heads, 1, size) if scales.size > 1 else scales
+            steps = _Steps(model.graph, names, size)
+            _take_floats(model.graph, node, past, steps, scales, packed=packed)
+            _hand_out_floats(model.graph, node, outside, steps, scales, packed=packed)
+    if nodes:
+        model.graph.sort()
+
+
+class _Steps:
+    """Adds nodes one behind another."""
+
+    def __init__(self, graph: ir.Graph, names: NameScope, size: int) -> None:
+        self._graph, self._names, self.size = graph, names, size
+
+    def add(
+        self, op: str, value: ir.Value, *others: float | list[float] | Array, **attributes: int
+    ) -> ir.Value:
+        """Return what an operator makes of a value and constants: float32, or axes and sizes."""
+        kind = np.int64 if op in ("Reshape", "Unsqueeze", "Gather") else np.float32
+        given = [
+            add_initializer(self._graph, self._names, f"{value.name}_{op}", np.asarray(other, kind))
+            for other in others
+        ]
+        return self.join(op, [value, *given], f"{value.name}_{op}", **attributes)
+
+    def join(self, op: str, values: Sequence[ir.Value], label: str, **attributes: int) -> ir.Value:
+        """Return what an operator makes of several values."""
+        result = ir.Value(name=self._names.fresh(label))
+        name = self._names.fresh(f"{label}_node")
+        return append_node(self._graph, op, values, result, name, attributes)
+
+    def in_turns(self, low: ir.Value, high: ir.Value) -> ir.Value:
+        """Return two values in turns along the last axis."""
+        ends = [self.add("Unsqueeze", part, [-1]) for part in (low, high)]
+        pairs = self.join("Concat", ends, f"{low.name}_pairs", axis=-1)
+        return self.add("Reshape", pairs, [0, 0, -1, self.size])
+
+
+def _take_floats(
+    graph: ir.Graph, node: ir.Node, place: int, steps: _Steps, scales: Array, *, packed: bool
+) -> None:
+    old = node.inputs[place]
+    assert old is not None and old.shape is not None
+    shape = ir.Shape([*list(old.shape)[:-1], steps.size])
+    kind = _compute_type(node)
+    new = ir.Value(name=old.name, type=ir.TensorType(kind), shape=shape)
+    graph.inputs[graph.inputs.index(old)] = new
+    low, high = (-8, 7) if packed else (-128, 127)
+    found = steps.add("Div", steps.add("Cast", new, to=int(ir.DataType.FLOAT)), scales)
+    found = steps.add("Clip", steps.add("Round", found), low, high)
+    if packed:
+        found = steps.add("Add", found, 8)
+        found = steps.add("Reshape", found, [0, 0, 0, steps.size // 2, 2])
+        low_half, high_half = (steps.add("Gather", found, index, axis=-1) for index in (0, 1))
+        high_half = steps.add("Mul", high_half, 16)
+        found = steps.join("Add", [low_half, high_half], f"{low_half.name}_packed")
+    assert old.dtype is not None
+    node.replace_input_with(place, steps.add("Cast", found, to=int(old.dtype)))
+
+
+def _compute_type(node: ir.Node) -> ir.DataType:
+    """Return the type that queries have, and float caches had."""
+    query = node.inputs[0]
+    return ir.DataType.FLOAT if query is None or query.dtype is None else query.dtype
+
+
+def _hand_out_floats(
+    graph: ir.Graph, node: ir.Node, old: ir.Value, steps: _Steps, scales: Array, *, packed: bool
+) -> None:
+    label, old.name = old.name, f"{old.name}_integers"
+    found = steps.add("Cast", old, to=int(ir.DataType.FLOAT))
+    if packed:
+        high = steps.add("Floor", steps.add("Div", found, 16))
+        low = steps.add("Mod", found, 16, fmod=1)
+        found = steps.add("Sub", steps.in_turns(low, high), 8)
+    kind = _compute_type(node)
+    found = steps.add("Cast", steps.add("Mul", found, scales), to=int(kind))
+    found.name, found.type = label, ir.TensorType(kind)
+    graph.outputs[graph.outputs.index(old)] = found
+
+
+def channel_scales(peaks: Array, bits: int) -> tuple[float, ...]:
+    """Return the scales for the largest magnitudes of channels.
+
+    >>> channel_scales(np.array([127.0, 0.0]), 8)
+    (1.0, 9.999999974752427e-07)
+    """
+    # A channel that is always 0 may be anything but that elsewhere.
+    found = np.maximum(np.float32(peaks).reshape(-1), 1e-6) / np.float32(2 ** (bits - 1) - 1)
+    return tuple(np.maximum(found, np.float32(1e-6)).tolist())
