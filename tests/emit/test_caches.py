@@ -9,7 +9,7 @@ from bitwright import graph
 from bitwright.emit.caches import channel_scales, find_caches, quantize_caches, with_float_caches
 from bitwright.errors import AlreadyQuantizedError, ModelError, NothingQuantizedError
 from bitwright.plan import CachePlan
-from bitwright.run import open_session
+from bitwright.run import Session
 
 TOKENS = np.random.default_rng(0).integers(0, 256, (2, 12))
 NAMES = [f"{layer}.{part}" for layer in (0, 1) for part in ("key", "value")]
@@ -23,7 +23,7 @@ def model(tmp_path):
 
 
 def run(model, tokens, caches=None, done=0):
-    session = open_session(model)
+    session = Session(model).runtime
     feeds = {"input_ids": tokens, "attention_mask": np.ones((len(tokens), done + tokens.shape[1]))}
     feeds["attention_mask"] = feeds["attention_mask"].astype(np.int64)
     for value in session.get_inputs()[2:]:

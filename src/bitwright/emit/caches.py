@@ -8,7 +8,7 @@ even channel low and 8 above its value.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +45,11 @@ class AttentionCache(NamedTuple):
         """The number of its layer, by the name of what it caches."""
         number = re.search(r"\d+", self.present[0].name or "")
         return None if number is None else int(number[0])
+
+
+def bits_of(cache: str | None) -> int:
+    """Return the bits of the type that a recipe keeps caches in."""
+    return 4 if cache == "int4" else 8
 
 
 def has_caches(model: ir.Model) -> bool:
@@ -164,106 +169,71 @@ def _size_of(cache: AttentionCache, plan: CachePlan) -> int:
 
 # The same with float caches --------------------------------------------------------------------
 
+_Operand = ir.Value | int | float | list[int] | Array
+_Add = Callable[..., ir.Value]
+
 
 def with_float_caches(model: ir.Model) -> None:
     """Give a model with integer caches float ones outside, in place: what callers of float see."""
-    kinds = (ir.DataType.INT8, ir.DataType.UINT8)
-    nodes = [
-        node
-        for node in model.graph.all_nodes()
-        if node.attributes.get_int("kv_cache_bit_width", 0)
-        and any(value.dtype in kinds for value in model.graph.inputs if value is node.inputs[3])
-    ]
-    names = NameScope(model)
+    graph, kinds, add = model.graph, (ir.DataType.INT8, ir.DataType.UINT8), _adder(model)
+    stored = {value for value in graph.inputs if value.dtype in kinds}
+    nodes = [n for n in graph.all_nodes() if n.op_type == _ATTENTION and input_at(n, 3) in stored]
     for node in nodes:
-        packed = node.attributes.get_int("kv_cache_bit_width", 0) == 4
-        heads = node.attributes.get_int("kv_num_heads", 0)
+        packed = node.attributes.get_int("kv_cache_bit_width", 8) == 4
+        heads, query = node.attributes.get_int("kv_num_heads", 0), node.inputs[0]
+        kind = query.dtype if query is not None and query.dtype else ir.DataType.FLOAT
         for place, (past, present) in enumerate(zip(_PAST, _PRESENT, strict=True)):
-            scale = input_at(node, _SCALES + place)
-            inside, outside = node.inputs[past], node.outputs[present]
+            scale, inside, made = input_at(node, _SCALES + place), node.inputs[past], node.outputs
             assert scale is not None and scale.const_value is not None
-            assert inside is not None and inside.shape is not None
+            assert inside is not None and inside.shape is not None and inside.dtype is not None
             size = int(inside.shape[-1]) * (2 if packed else 1)  # type: ignore[arg-type]
             scales = scale.const_value.numpy()
             scales = scales.reshape(1, heads, 1, size) if scales.size > 1 else scales
-            steps = _Steps(model.graph, names, size)
-            _take_floats(model.graph, node, past, steps, scales, packed=packed)
-            _hand_out_floats(model.graph, node, outside, steps, scales, packed=packed)
+            shape = ir.Shape([*list(inside.shape)[:-1], size])
+            outer = ir.Value(name=inside.name, type=ir.TensorType(kind), shape=shape)
+            graph.inputs[graph.inputs.index(inside)] = outer
+            steps = add("Round", add("Div", add("Cast", outer, to=1), scales))
+            codes = _pack(add, steps, size) if packed else add("Clip", steps, -128.0, 127.0)
+            node.replace_input_with(past, add("Cast", codes, to=int(inside.dtype)))
+            outside = made[present]
+            label, outside.name = outside.name, f"{outside.name}_integers"
+            codes = add("Cast", outside, to=1)
+            codes = _unpack(add, codes, size) if packed else codes
+            floats = add("Cast", add("Mul", codes, scales), to=int(kind))
+            floats.name, floats.type = label, ir.TensorType(kind)
+            graph.outputs[graph.outputs.index(outside)] = floats
     if nodes:
-        model.graph.sort()
+        graph.sort()
 
 
-class _Steps:
-    """Adds nodes one behind another."""
-
-    def __init__(self, graph: ir.Graph, names: NameScope, size: int) -> None:
-        self._graph, self._names, self.size = graph, names, size
-
-    def add(
-        self, op: str, value: ir.Value, *others: float | list[float] | Array, **attributes: int
-    ) -> ir.Value:
-        """Return what an operator makes of a value and constants: float32, or axes and sizes."""
-        kind = np.int64 if op in ("Reshape", "Unsqueeze", "Gather") else np.float32
-        given = [
-            add_initializer(self._graph, self._names, f"{value.name}_{op}", np.asarray(other, kind))
-            for other in others
-        ]
-        return self.join(op, [value, *given], f"{value.name}_{op}", **attributes)
-
-    def join(self, op: str, values: Sequence[ir.Value], label: str, **attributes: int) -> ir.Value:
-        """Return what an operator makes of several values."""
-        result = ir.Value(name=self._names.fresh(label))
-        name = self._names.fresh(f"{label}_node")
-        return append_node(self._graph, op, values, result, name, attributes)
-
-    def in_turns(self, low: ir.Value, high: ir.Value) -> ir.Value:
-        """Return two values in turns along the last axis."""
-        ends = [self.add("Unsqueeze", part, [-1]) for part in (low, high)]
-        pairs = self.join("Concat", ends, f"{low.name}_pairs", axis=-1)
-        return self.add("Reshape", pairs, [0, 0, -1, self.size])
+def _pack(add: _Add, steps: ir.Value, size: int) -> ir.Value:
+    codes = add("Add", add("Clip", steps, -8.0, 7.0), 8.0)
+    pairs = add("Reshape", codes, [0, 0, 0, size // 2, 2])
+    low, high = (add("Gather", pairs, place, axis=-1) for place in (0, 1))
+    return add("Add", low, add("Mul", high, 16.0))
 
 
-def _take_floats(
-    graph: ir.Graph, node: ir.Node, place: int, steps: _Steps, scales: Array, *, packed: bool
-) -> None:
-    old = node.inputs[place]
-    assert old is not None and old.shape is not None
-    shape = ir.Shape([*list(old.shape)[:-1], steps.size])
-    kind = _compute_type(node)
-    new = ir.Value(name=old.name, type=ir.TensorType(kind), shape=shape)
-    graph.inputs[graph.inputs.index(old)] = new
-    low, high = (-8, 7) if packed else (-128, 127)
-    found = steps.add("Div", steps.add("Cast", new, to=int(ir.DataType.FLOAT)), scales)
-    found = steps.add("Clip", steps.add("Round", found), low, high)
-    if packed:
-        found = steps.add("Add", found, 8)
-        found = steps.add("Reshape", found, [0, 0, 0, steps.size // 2, 2])
-        low_half, high_half = (steps.add("Gather", found, index, axis=-1) for index in (0, 1))
-        high_half = steps.add("Mul", high_half, 16)
-        found = steps.join("Add", [low_half, high_half], f"{low_half.name}_packed")
-    assert old.dtype is not None
-    node.replace_input_with(place, steps.add("Cast", found, to=int(old.dtype)))
+def _unpack(add: _Add, codes: ir.Value, size: int) -> ir.Value:
+    low, high = add("Mod", codes, 16.0, fmod=1), add("Floor", add("Div", codes, 16.0))
+    pairs = add("Concat", *(add("Unsqueeze", half, [-1]) for half in (low, high)), axis=-1)
+    return add("Sub", add("Reshape", pairs, [0, 0, -1, size]), 8.0)
 
 
-def _compute_type(node: ir.Node) -> ir.DataType:
-    """Return the type that queries have, and float caches had."""
-    query = node.inputs[0]
-    return ir.DataType.FLOAT if query is None or query.dtype is None else query.dtype
+def _adder(model: ir.Model) -> _Add:
+    """Return what adds a node behind all others: its operands are values, numbers and axes."""
+    names = NameScope(model)
 
+    def value_of(operand: _Operand) -> ir.Value:
+        if isinstance(operand, ir.Value):
+            return operand
+        kind = np.int64 if isinstance(operand, int | list) else np.float32
+        return add_initializer(model.graph, names, "cache_constant", np.asarray(operand, kind))
 
-def _hand_out_floats(
-    graph: ir.Graph, node: ir.Node, old: ir.Value, steps: _Steps, scales: Array, *, packed: bool
-) -> None:
-    label, old.name = old.name, f"{old.name}_integers"
-    found = steps.add("Cast", old, to=int(ir.DataType.FLOAT))
-    if packed:
-        high = steps.add("Floor", steps.add("Div", found, 16))
-        low = steps.add("Mod", found, 16, fmod=1)
-        found = steps.add("Sub", steps.in_turns(low, high), 8)
-    kind = _compute_type(node)
-    found = steps.add("Cast", steps.add("Mul", found, scales), to=int(kind))
-    found.name, found.type = label, ir.TensorType(kind)
-    graph.outputs[graph.outputs.index(old)] = found
+    def add(op: str, *operands: _Operand, **attributes: int) -> ir.Value:
+        values, name = [*map(value_of, operands)], names.fresh(f"cache_{op}")
+        return append_node(model.graph, op, values, ir.Value(name=name), name, attributes)
+
+    return add
 
 
 def channel_scales(peaks: Array, bits: int) -> tuple[float, ...]:

@@ -10,8 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright import graph
+from bitwright.data import TextData
 from bitwright.emit.caches import (
     AttentionCache,
+    bits_of,
     channel_scales,
     find_caches,
     quantize_caches,
@@ -23,29 +25,28 @@ from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Written, assess_model, sign_model
 from bitwright.jobs.result import Result
 from bitwright.jobs.weight_only.answers import compare_answers, show_figures
+from bitwright.jobs.weight_only.job import MAX_MEASURED_BYTES
 from bitwright.jobs.weight_only.own_samples import write_samples
 from bitwright.jobs.weight_only.work import OWN, WINDOWS
 from bitwright.plan import CachePlan
 from bitwright.recipe import Recipe
 from bitwright.recipe.overrides import find_override
-from bitwright.run import open_session, run_session
+from bitwright.run import Session
 from bitwright.support.array_types import Array
 from bitwright.support.logs import logged
 from bitwright.support.wording import counted, show_bytes
 
-MAX_MEASURED_BYTES = 1 << 30
-"""Size of the float model up to which the result is run beside it."""
 _SHOWN_TOKENS = 1024
 
 
 def with_windows(prepared: Prepared, calibration: Calibration) -> Calibration:
     """Return data for caches: windows of a text, or those that the model writes itself."""
-    find_caches(prepared.model, _bits(prepared.recipe))  # before any work
-    limited = replace(calibration, limit=calibration.limit or WINDOWS)
+    find_caches(prepared.model, bits_of(prepared.recipe.cache))  # before any work
+    limit = calibration.limit or WINDOWS
     if calibration.data is not None:
-        return limited
-    own = write_samples(prepared, limited.limit or WINDOWS, calibration.progress)
-    return calibration if own is None else replace(limited, data=own)
+        is_text = isinstance(calibration.data, TextData)
+        return replace(calibration, limit=limit) if is_text else calibration
+    return replace(calibration, data=write_samples(prepared, limit, calibration.progress))
 
 
 @logged("quantize caches")
@@ -53,12 +54,13 @@ def write_caches(
     prepared: Prepared, result: Result, calibration: Calibration, *, own: bool
 ) -> Result:
     """Return a result with its caches in integers; `own`: the data is what the model wrote."""
-    plan, bits = result.plan, _bits(result.plan.recipe)
+    plan, bits = result.plan, bits_of(result.plan.recipe.cache)
     model = graph.clone_model(result.model)
     caches = find_caches(model, bits)
     plans = plan.caches or _given_scales(plan.recipe, caches)
-    evaluation, data = unseen_samples(prepared, calibration), result.data
-    if not plans:
+    if plans:
+        evaluation, data = unseen_samples(prepared, calibration), result.data
+    else:
         plans, evaluation, data = _observe(prepared, result.model, caches, calibration)
     token = quantize_caches(model, plans, bits)
     plan = msgspec.structs.replace(plan, caches=dict(plans))
@@ -67,10 +69,6 @@ def write_caches(
     if prepared.float_size > MAX_MEASURED_BYTES:
         return assess_model(prepared, Written(model, plan), evaluation, data)
     return _measure(prepared, result, Written(model, plan), evaluation, data)
-
-
-def _bits(recipe: Recipe) -> int:
-    return 4 if recipe.cache == "int4" else 8
 
 
 def _observe(
@@ -83,11 +81,11 @@ def _observe(
             "(a text with the folder's tokenizer, or arrays), or scales (--encodings)."
         )
     split = calibration.split(model)
-    session = open_session(model, providers=prepared.providers)
+    session = Session(model, providers=prepared.providers)
     names = [value.name or "" for cache in caches for value in cache.present]
     peaks: dict[str, Array] = {}
     for sample in split:
-        for name, array in run_session(session, sample, names).items():
+        for name, array in session.run(sample, names).items():
             found = np.abs(array.astype(np.float32)).max(axis=(0, 2), initial=0.0)
             peaks[name] = np.maximum(peaks.get(name, found), found)
     for name, peak in peaks.items():
@@ -95,8 +93,7 @@ def _observe(
             raise ModelError(
                 f"{name!r} holds NaN or infinite values on the data; repair the model."
             )
-    bits = _bits(prepared.recipe)
-    plans = {}
+    plans, bits = {}, bits_of(prepared.recipe.cache)
     for cache in caches:
         key, value = (channel_scales(peaks[v.name or ""], bits) for v in cache.present)
         plans[cache.node.name or ""] = CachePlan(key=key, value=value)
@@ -110,11 +107,11 @@ def _measure(
     """Return the result, and what its caches lose beside float ones on the same samples."""
     view = graph.clone_model(written.model)
     with_float_caches(view)
-    session = open_session(view, providers=prepared.providers)
+    session = Session(view, providers=prepared.providers)
     written = replace(written, session=session)
     if not evaluation:
         return assess_model(prepared, written, evaluation, data)
-    plain = open_session(before.model, providers=prepared.providers)
+    plain = Session(before.model, providers=prepared.providers)
     floats, integers = compare_answers(
         prepared, [Written(before.model, before.plan, plain), written], evaluation.samples
     )
