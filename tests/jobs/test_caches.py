@@ -160,7 +160,7 @@ def test_attention_in_pieces_is_refused_as_a_model_and_as_a_folder(tmp_path):
 
 
 def test_caches_of_4_bits_need_a_measured_loss(folder, text, monkeypatch):
-    monkeypatch.setattr("bitwright.jobs.caches.write_samples", lambda *_: None)
+    monkeypatch.setattr("bitwright.jobs.weight_only.work.write_samples", lambda *_: None)
     with pytest.raises(DataError, match="cannot write its own samples"):
         bitwright.quantize(folder, recipe={"base": "int8-cache", "cache": "int4"})
     result = bitwright.quantize(folder, recipe={"base": "int8-cache", "cache": "int4"}, data=text)

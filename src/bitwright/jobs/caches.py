@@ -10,7 +10,6 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.data import TextData
 from bitwright.emit.caches import (
     AttentionCache,
     bits_of,
@@ -26,8 +25,7 @@ from bitwright.jobs.output import Written, assess_model, sign_model
 from bitwright.jobs.result import Result
 from bitwright.jobs.weight_only.answers import compare_answers, show_figures
 from bitwright.jobs.weight_only.job import MAX_MEASURED_BYTES
-from bitwright.jobs.weight_only.own_samples import write_samples
-from bitwright.jobs.weight_only.work import OWN, WINDOWS
+from bitwright.jobs.weight_only.work import WeightWork
 from bitwright.plan import CachePlan
 from bitwright.recipe import Recipe
 from bitwright.recipe.overrides import find_override
@@ -39,21 +37,16 @@ from bitwright.support.wording import counted, show_bytes
 _SHOWN_TOKENS = 1024
 
 
-def with_windows(prepared: Prepared, calibration: Calibration) -> Calibration:
-    """Return data for caches: windows of a text, or those that the model writes itself."""
+def with_windows(prepared: Prepared, calibration: Calibration, *, known: bool) -> WeightWork:
+    """Return the data for caches: of a text, or what the model writes if no scales are `known`."""
     find_caches(prepared.model, bits_of(prepared.recipe.cache))  # before any work
-    limit = calibration.limit or WINDOWS
-    if calibration.data is not None:
-        is_text = isinstance(calibration.data, TextData)
-        return replace(calibration, limit=limit) if is_text else calibration
-    return replace(calibration, data=write_samples(prepared, limit, calibration.progress))
+    return WeightWork(prepared, calibration).with_windows(needs_data=not known)
 
 
 @logged("quantize caches")
-def write_caches(
-    prepared: Prepared, result: Result, calibration: Calibration, *, own: bool
-) -> Result:
-    """Return a result with its caches in integers; `own`: the data is what the model wrote."""
+def write_caches(work: WeightWork, result: Result) -> Result:
+    """Return a result with its caches in integers."""
+    prepared, calibration = work.prepared, work.calibration
     plan, bits = result.plan, bits_of(result.plan.recipe.cache)
     model = graph.clone_model(result.model)
     caches = find_caches(model, bits)
@@ -64,7 +57,7 @@ def write_caches(
         plans, evaluation, data = _observe(prepared, result.model, caches, calibration)
     token = quantize_caches(model, plans, bits)
     plan = msgspec.structs.replace(plan, caches=dict(plans))
-    plan = plan.with_notes([*_prices(bits, token), *([OWN] if own else [])])
+    plan = plan.with_notes([*_prices(bits, token), *work.notes])
     sign_model(model, plan)
     if prepared.float_size > MAX_MEASURED_BYTES:
         return assess_model(prepared, Written(model, plan), evaluation, data)

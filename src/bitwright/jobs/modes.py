@@ -53,18 +53,16 @@ def _with_caches(mode: Mode) -> Mode:
     from bitwright.jobs.caches import with_windows, write_caches  # few recipes ask for it
 
     def quantize(prepared: Prepared, calibration: Calibration, compute: Compute) -> Result:
-        seen = with_windows(prepared, calibration)
-        weights = prepared.recipe.weights
-        reads = weights.needs_data or prepared.recipe.fine_tune is not None
-        made = mode.quantize(prepared, seen if reads else calibration, compute)
-        return write_caches(prepared, made, seen, own=calibration.data is None)
+        work, recipe = with_windows(prepared, calibration, known=False), prepared.recipe
+        reads = recipe.weights.needs_data or recipe.fine_tune is not None
+        made = mode.quantize(prepared, work.calibration if reads else calibration, compute)
+        return write_caches(work, made)
 
     def apply(
         prepared: Prepared, plan: QuantPlan, calibration: Calibration, compute: Compute
     ) -> Result:
-        seen = calibration if plan.caches else with_windows(prepared, calibration)
         made = mode.apply(prepared, plan, calibration, compute)
-        return write_caches(prepared, made, seen, own=seen.data is not calibration.data)
+        return write_caches(with_windows(prepared, calibration, known=bool(plan.caches)), made)
 
     return Mode(quantize, mode.make_plan, apply)
 

@@ -26,10 +26,8 @@ class Perplexity(NamedTuple):
         >>> Perplexity(20.0, 21.0, 512).describe()
         '20.00 -> 21.00 (1.050 of it) over 512 tokens'
         """
-        ratio = self.after / self.before
-        return (
-            f"{self.before:.2f} -> {self.after:.2f} ({ratio:.3f} of it) over {self.tokens} tokens"
-        )
+        change = f"{self.before:.2f} -> {self.after:.2f} ({self.after / self.before:.3f} of it)"
+        return f"{change} over {self.tokens} tokens"
 
 
 class NextTokens:

@@ -70,8 +70,8 @@ class WeightWork:
 
     def for_passes(self) -> WeightWork:
         """Return it with data in a form that as many passes can read as the recipe takes."""
-        work = self._with_windows()
-        recipe = work.prepared.recipe
+        recipe = self.prepared.recipe
+        work = self.with_windows(recipe.weights.needs_data or recipe.fine_tune is not None)
         weights = recipe.weights
         scales = weights.awq is not None and weights.awq.scale
         measures = weights.mixed is not None and weights.mixed.needs_data
@@ -80,10 +80,9 @@ class WeightWork:
             return work
         return replace(work, calibration=work.calibration.keep(self.prepared.model))
 
-    def _with_windows(self) -> WeightWork:
+    def with_windows(self, needs_data: bool) -> WeightWork:
         """Return it with windows of a text, or of the model's own, and a note on what they are."""
-        calibration, recipe = self.calibration, self.prepared.recipe
-        needs_data = recipe.weights.needs_data or recipe.fine_tune is not None
+        calibration = self.calibration
         text, limit = calibration.data, calibration.limit or WINDOWS
         if text is None and needs_data:
             own = write_samples(self.prepared, limit, calibration.progress)
