@@ -24,19 +24,6 @@ from bitwright.support.settings import convert, encode
 from bitwright.support.showing import Summarized, html_tables
 from bitwright.support.wording import counted
 
-__all__ = [
-    "FALLBACK_NAMES",
-    "CachePlan",
-    "Fallback",
-    "NodePlan",
-    "Parameters",
-    "QuantPlan",
-    "Rotation",
-    "Smoothing",
-    "TensorPlan",
-    "WeightPlan",
-]
-
 Role = Literal["activation", "weight", "bias"]
 Action = Literal["quantize", "absorb", "float"]
 Rounding = Literal["nearest", "squant"]

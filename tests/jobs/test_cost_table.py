@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitwright.assess.bench.profile import NodeTime, Profile
-from bitwright.decide.placement.kernels import KERNELS, Work
+from bitwright.decide.placement.kernels import KERNELS
 from bitwright.jobs.cost_table import (
     Timing,
     agreement,
@@ -20,7 +20,7 @@ from bitwright.jobs.cost_table import (
 )
 from bitwright.jobs.micro_nets import micro_nets
 from bitwright.run.optimized import optimize_model
-from bitwright.targets.costs import Cost, read_costs, write_costs
+from bitwright.targets.costs import Cost, Work, read_costs, write_costs
 
 PRICES = st.floats(0.1, 50)
 

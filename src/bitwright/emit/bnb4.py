@@ -25,16 +25,6 @@ from bitwright.graph.editing import (
 from bitwright.plan import QuantPlan
 from bitwright.support.array_types import Array
 
-__all__ = [
-    "BLOCK_SIZES",
-    "FP4",
-    "NF4",
-    "check_block_size",
-    "emit_bnb4",
-    "emit_planned_bnb4",
-    "quantize_blocks",
-]
-
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 """The block lengths that ONNX Runtime's MatMulBnb4 has kernels for."""
 FP4, NF4 = 0, 1

@@ -13,15 +13,15 @@ import onnx
 import onnx_ir as ir
 
 from bitwright.decide.ops.integer_kernels import is_faster_dense
+from bitwright.decide.placement.convolutions import channel_ties
 from bitwright.decide.placement.kernels import (
-    Work,
-    channel_ties,
     dequantize_work,
     float_work,
     integer_work,
     quantize_work,
 )
 from bitwright.support.array_types import Array
+from bitwright.targets.costs import Work
 
 _HEAD = '<ir_version: 9, opset_import: ["" : {}]> net'
 _SCALE = 0.05

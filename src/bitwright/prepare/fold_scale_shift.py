@@ -18,7 +18,6 @@ from bitwright.graph.editing import remove_nodes, replace_constant
 from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import iter_graphs
 from bitwright.prepare.linear import (
-    Array,
     Linear,
     absorb_after,
     absorb_before,
@@ -28,6 +27,7 @@ from bitwright.prepare.linear import (
 )
 from bitwright.prepare.matching import index_of, least_rank, private_reader
 from bitwright.prepare.passes import PassResult
+from bitwright.support.array_types import Array
 
 MAX_UNEVENNESS = 8.0
 """Largest over smallest scale of the channels that is folded into the node behind it.

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from bitwright.graph.constants import float_constant_of
 from bitwright.graph.shapes import element_type
-from bitwright.prepare.linear import Array, spread
+from bitwright.prepare.linear import spread
 from bitwright.prepare.matching import (
     Deviation,
     Matched,
@@ -26,6 +26,7 @@ from bitwright.prepare.matching import (
     step,
 )
 from bitwright.prepare.passes import Builder, Scope, rewrites
+from bitwright.support.array_types import Array
 
 
 @rewrites("Add", "Div", "Mul", since=7)

@@ -13,7 +13,6 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.shapes import element_type
-from bitwright.prepare.linear import Array
 from bitwright.prepare.matching import (
     Matched,
     averaged,
@@ -22,6 +21,7 @@ from bitwright.prepare.matching import (
     match_gain_and_bias,
 )
 from bitwright.prepare.passes import Builder, Scope, rewrites
+from bitwright.support.array_types import Array
 
 _STANDARD_OPSET = 17
 

@@ -22,16 +22,6 @@ from bitwright.graph.names import NameScope
 from bitwright.prepare.matching import index_of, least_rank, private_producer, private_reader
 from bitwright.support.array_types import Array
 
-__all__ = [
-    "Array",
-    "Linear",
-    "absorb_after",
-    "absorb_before",
-    "linear_after",
-    "linear_before",
-    "spread",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Linear(LinearNode):

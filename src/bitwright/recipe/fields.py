@@ -17,8 +17,6 @@ from bitwright.recipe.overrides import Override
 from bitwright.recipe.weights import WeightOnly
 from bitwright.support.settings import Settings
 
-__all__ = ["RecipeFields"]
-
 
 class RecipeFields(Settings, frozen=True, kw_only=True):
     """Every option of a recipe; `Recipe` is the same with its rules checked."""

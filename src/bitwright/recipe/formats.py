@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["FORMATS", "Format", "FormatName"]
-
 
 class Format(NamedTuple):
     """What is written for a quantized tensor."""

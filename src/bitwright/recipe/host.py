@@ -7,8 +7,6 @@ from bitwright.recipe.value import Recipe
 from bitwright.targets import find_target
 from bitwright.targets.host import CLASSES, detect_cpu, on_host
 
-__all__ = ["is_of_host", "keep_signed", "settle_for_host", "with_standard_purpose", "writes_signed"]
-
 
 def is_of_host(target: str) -> bool:
     """Return whether a target is the CPU of this machine, so that its time is measured here.

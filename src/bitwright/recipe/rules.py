@@ -16,8 +16,6 @@ from bitwright.recipe.options import Selection
 from bitwright.recipe.weights import WeightOnly
 from bitwright.support.settings import Settings
 
-__all__ = ["DYNAMIC_FIELDS", "RULES", "Rule", "check_rules"]
-
 
 class Rule(NamedTuple):
     """A contradiction: how it is found, and the sentence about it."""

@@ -6,8 +6,6 @@ import msgspec
 
 from bitwright.targets.target import Consequence, TypeName
 
-__all__ = ["AttentionSizes", "ConvolutionSizes", "SizeRule", "SmallProducts"]
-
 
 class _Sizes(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"

@@ -6,19 +6,18 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from bitwright.decide.placement.convolutions import channel_ties
+from bitwright.decide.placement.hosts import float_host, integer_host
 from bitwright.decide.placement.kernels import (
     KERNELS,
-    Work,
-    channel_ties,
     dequantize_work,
-    float_host,
     float_work,
     hosted_work,
-    integer_host,
     integer_work,
     quantize_work,
-    shape_of,
 )
+from bitwright.decide.placement.shapes import shape_of
+from bitwright.targets.costs import Work
 
 
 def model_of(text, **weights):

@@ -11,8 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import count
 from typing import NamedTuple
 
-__all__ = ["FLOAT", "INTEGERS", "Price", "cheapest", "priced"]
-
 INTEGERS, FLOAT = "in integers, always", "in float, always"
 """What is no node, and is never on the other side."""
 

@@ -15,14 +15,12 @@ from bitwright.decide.ops import MATRIX_PRODUCTS, OPERATORS
 from bitwright.decide.ops.channel_ties import ChannelTies
 from bitwright.decide.ops.integer_kernels import averages_whole_windows
 from bitwright.decide.placement.convolutions import (
-    channel_ties,
     float_convolution,
     integer_convolution,
     transposed_convolution,
 )
 from bitwright.decide.placement.hosts import (
     PASSES,
-    float_host,
     in_blocks,
     integer_host,
     is_image,
@@ -32,20 +30,6 @@ from bitwright.decide.placement.hosts import (
 from bitwright.decide.placement.shapes import Sizes, count_elements, is_stored, shape_of, sizes_of
 from bitwright.graph.constants import constant_of, input_at, is_constant
 from bitwright.targets.costs import Work
-
-__all__ = [
-    "KERNELS",
-    "Work",
-    "channel_ties",
-    "dequantize_work",
-    "float_host",
-    "float_work",
-    "hosted_work",
-    "integer_host",
-    "integer_work",
-    "quantize_work",
-    "shape_of",
-]
 
 KERNELS = tuple(
     # Float

@@ -15,14 +15,13 @@ from itertools import product
 import onnx_ir as ir
 
 from bitwright.decide.ops import LINEAR_OPS
+from bitwright.decide.placement.convolutions import channel_ties
 from bitwright.decide.placement.cut import FLOAT, INTEGERS, Price, cheapest, priced
+from bitwright.decide.placement.hosts import float_host, integer_host
 from bitwright.decide.placement.kernels import (
-    channel_ties,
     dequantize_work,
-    float_host,
     float_work,
     hosted_work,
-    integer_host,
     integer_work,
     quantize_work,
 )

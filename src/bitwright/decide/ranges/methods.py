@@ -42,8 +42,6 @@ from bitwright.recipe import (
     RangeMethod,
 )
 
-__all__ = ["Range", "Sketch", "choose_range", "sketch_std", "weight_range"]
-
 F64 = npt.NDArray[np.float64]
 Range = tuple[float, float] | tuple[F64, F64]
 

@@ -20,11 +20,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.emit.forms.layers import Array
 from bitwright.emit.qlinear_graph import EIGHT_BITS, PairGraph
 from bitwright.emit.quantized import Quantized
 from bitwright.graph.constants import constant_of, input_at, is_private
 from bitwright.graph.editing import remove_nodes, replace_inputs
+from bitwright.support.array_types import Array
 
 
 def write_hard_gates(model: ir.Model) -> int:

@@ -14,8 +14,6 @@ from bitwright.graph.editing import copy_node, like, replace_constant
 from bitwright.graph.quantizers import StoredWeight, stored_weight
 from bitwright.support.array_types import Array
 
-__all__ = ["Array", "IntegerConv", "integer_conv", "store"]
-
 
 @dataclass(frozen=True, slots=True)
 class IntegerConv:

@@ -17,9 +17,10 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from bitwright.decide.ops.channel_ties import ChannelTies, Convolved, Layout
-from bitwright.emit.forms.layers import Array, IntegerConv, integer_conv, store
+from bitwright.emit.forms.layers import IntegerConv, integer_conv, store
 from bitwright.emit.qlinear_graph import PairGraph
 from bitwright.graph.constants import constant_of, input_at
+from bitwright.support.array_types import Array
 
 
 def pad_channels(model: ir.Model) -> int:

@@ -17,8 +17,8 @@ import onnx_ir as ir
 
 from bitwright.graph.constants import float_constant_of
 from bitwright.graph.shapes import element_type
-from bitwright.prepare.linear import Array
 from bitwright.prepare.passes import Builder, Scope, rewrites
+from bitwright.support.array_types import Array
 
 STEP = "simulation-step"
 """The role of a node that computes in bfloat16, without any quantizer around it."""
