@@ -39,6 +39,7 @@ from bitwright.rounding.bias_correction import (
 )
 from bitwright.rounding.output_correction import OutputMoments, by_channel
 from bitwright.run import Extractor, LayerwiseRun, cut_model, open_function
+from bitwright.support.array_types import F64
 from bitwright.support.wording import counted
 
 SAMPLES = 256
@@ -49,7 +50,6 @@ MIN_SAMPLES = 4
 """Samples that there must be: two to compute a correction from, two to test it on."""
 
 Array = npt.NDArray[Any]
-F64 = npt.NDArray[np.float64]
 Shifts = dict[str, F64]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -11,8 +10,7 @@ import numpy.typing as npt
 
 from bitwright.numerics.scales import middle_of
 from bitwright.numerics.types import QType
-
-F64 = npt.NDArray[np.float64]
+from bitwright.support.array_types import F64, Array
 
 _INTERVALS = 384
 """Finer densities change the chosen range by less than the search's own step."""
@@ -57,11 +55,11 @@ class Levels:
         """Return one-dimensional arrays of levels as columns, which broadcast over points."""
         return Levels(self.scale[:, None], self.bottom[:, None], self.top[:, None])
 
-    def squared_error(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def squared_error(self, values: Array) -> Array:
         """Return (x - quantized x)^2, in the values' own precision; the arrays broadcast."""
         dtype = values.dtype
         scale = self.scale.astype(dtype)
-        error: npt.NDArray[Any] = values / scale
+        error: Array = values / scale
         np.rint(error, out=error)
         error *= scale
         np.maximum(error, self.bottom.astype(dtype), out=error)

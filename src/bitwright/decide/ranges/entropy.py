@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-F64 = npt.NDArray[np.float64]
+from bitwright.support.array_types import F64, I64
 
 _COARSE = 96
 """Thresholds tried before the neighbourhood of the best is searched bin by bin."""
@@ -87,7 +86,7 @@ def _search(
 
 
 def _divergence(
-    histogram: F64, reach: npt.NDArray[np.int64], zero: int, levels: int, tails: tuple[float, float]
+    histogram: F64, reach: I64, zero: int, levels: int, tails: tuple[float, float]
 ) -> F64:
     """Return KL(clipped counts || quantized counts) for each reach, in bins from zero.
 

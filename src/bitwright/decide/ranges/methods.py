@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.decide.ranges.density import Density, Levels
 from bitwright.decide.ranges.mse import least_error_range, row_ranges, starting_fractions
@@ -41,8 +40,8 @@ from bitwright.recipe import (
     Percentile,
     RangeMethod,
 )
+from bitwright.support.array_types import F32, F64, I64, Array
 
-F64 = npt.NDArray[np.float64]
 Range = tuple[float, float] | tuple[F64, F64]
 
 
@@ -81,7 +80,7 @@ class _Observed:
 class _Weight(NamedTuple):
     """The rows of a weight, each of which gets a range, and the levels it is going to have."""
 
-    rows: npt.NDArray[Any]
+    rows: Array
     qtype: QType
     symmetric: bool
     reduced: bool
@@ -112,7 +111,7 @@ def choose_range(
 
 
 def weight_range(
-    array: npt.NDArray[Any],
+    array: Array,
     method: RangeMethod,
     qtype: QType,
     symmetric: bool,
@@ -284,23 +283,23 @@ METHODS: dict[type, Method] = {
 class _Exact:
     """A weight, or a channel of it, in the form of a sketch whose values are exact."""
 
-    def __init__(self, row: npt.NDArray[Any]) -> None:
+    def __init__(self, row: Array) -> None:
         self._values, self._counts = np.unique(row, return_counts=True)
         self.low, self.high = float(self._values[0]), float(self._values[-1])
-        self.channel_low: npt.NDArray[np.float32] | None = None
-        self.channel_high: npt.NDArray[np.float32] | None = None
+        self.channel_low: F32 | None = None
+        self.channel_high: F32 | None = None
         self.finite = row.size
         self.batches = np.array([[self.low, self.high]], np.float32)
         self.votes: dict[PositionGrid, dict[int, int]] = {}
 
-    def values(self) -> npt.NDArray[Any]:
+    def values(self) -> Array:
         return self._values
 
-    def counts(self) -> npt.NDArray[np.int64]:
+    def counts(self) -> I64:
         return self._counts
 
 
-def _rows(array: npt.NDArray[Any], axis: int | None) -> npt.NDArray[Any]:
+def _rows(array: Array, axis: int | None) -> Array:
     if array.dtype not in (np.float32, np.float64):
         array = array.astype(np.float32)
     if axis is None:

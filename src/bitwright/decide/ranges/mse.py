@@ -6,12 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.decide.ranges.density import Levels
 from bitwright.numerics.types import QType
-
-F64 = npt.NDArray[np.float64]
+from bitwright.support.array_types import F64, Array
 
 _REFINEMENTS = (0.95, 0.975, 0.9875)
 
@@ -78,7 +76,7 @@ def _chosen(ends: F64, rows: Any, columns: Any) -> F64:
 
 
 def row_ranges(
-    rows: npt.NDArray[Any],
+    rows: Array,
     qtype: QType,
     *,
     symmetric: bool = False,
@@ -102,7 +100,7 @@ def row_ranges(
         size = sizes[chosen]
         part = rows[chosen] / size[:, None].astype(rows.dtype)
 
-        def error(lows: F64, highs: F64, part: npt.NDArray[Any] = part) -> F64:
+        def error(lows: F64, highs: F64, part: Array = part) -> F64:
             columns = []
             for a, b in zip(*(ends.T for ends in np.broadcast_arrays(lows, highs)), strict=True):
                 levels = Levels.over(

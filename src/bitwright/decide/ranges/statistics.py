@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from bitwright.decide.ranges.entropy import entropy_threshold
 from bitwright.numerics.positions import PositionGrid
-
-F64 = npt.NDArray[np.float64]
+from bitwright.support.array_types import F32, F64, I64, Array
 
 
 class Sketch(Protocol):
@@ -19,25 +17,25 @@ class Sketch(Protocol):
 
     low: float
     high: float
-    channel_low: npt.NDArray[np.float32] | None
-    channel_high: npt.NDArray[np.float32] | None
+    channel_low: F32 | None
+    channel_high: F32 | None
 
     @property
     def finite(self) -> int:
         """How many finite values were seen."""
 
     @property
-    def batches(self) -> npt.NDArray[np.float32]:
+    def batches(self) -> F32:
         """One (min, max) row for each batch."""
 
     @property
     def votes(self) -> Mapping[PositionGrid, Mapping[int, int]]:
         """For how many batches each position of a power-of-two grid was the best."""
 
-    def values(self) -> npt.NDArray[Any]:
+    def values(self) -> Array:
         """Return the histogram's values, ascending."""
 
-    def counts(self) -> npt.NDArray[np.int64]:
+    def counts(self) -> I64:
         """Return how often each was seen."""
 
 
