@@ -18,13 +18,12 @@ row is wholly NaN or finite, and needs no second look.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.decide.ops.matching import match_gelu
 from bitwright.emit.dynamic_graph import IntegerWriter, Keys
 from bitwright.emit.quantized import MICROSOFT, Quantized
 from bitwright.errors import PlanError
@@ -77,6 +76,8 @@ class RowWriter:
             if key is not None and not _flips(node)
         }
         """Matrices that some node reads in the order in which the model stores them."""
+        erfs = (node for node in model.graph.all_nodes() if node.op_type == "Erf")
+        self._gelus = {found.last.outputs[0] for erf in erfs if (found := match_gelu(erf))}
         self._constants: dict[str, ir.Value] = {}
 
     def write(self, node: ir.Node, keys: Keys) -> None:
@@ -175,7 +176,7 @@ class RowWriter:
         node = value.producer()
         if node is None or node.domain not in ("", "ai.onnx", MICROSOFT):
             return None
-        floor = _FLOORS.get("Gelu" if _is_gelu(value) else node.op_type)
+        floor = _FLOORS.get("Gelu" if value in self._gelus else node.op_type)
         readers = [use.node for use in value.uses() if self._reads_rows(use.node) and not use.idx]
         if floor and any(self._bias(reader) is None for reader in readers):
             return None
@@ -301,56 +302,6 @@ class RowWriter:
         if name not in self._constants:
             self._constants[name] = self._writer.constant(name, array)
         return self._constants[name]
-
-
-def _is_gelu(value: ir.Value) -> bool:
-    """Whether a tensor is x / 2 * (1 + erf(x / sqrt(2))), in whatever order it is multiplied."""
-    factors = [*_factors(value)]
-    numbers = [array for one in factors if (array := constant_of(one)) is not None]
-    others = [one for one in factors if constant_of(one) is None]
-    if any(array.size != 1 for array in numbers):
-        return False
-    if len(others) != 2 or not math.isclose(
-        math.prod(array.item() for array in numbers), 0.5, rel_tol=1e-4
-    ):
-        return False
-    return any(_is_gate_of(x, gate) for x, gate in (others, others[::-1]))
-
-
-def _factors(value: ir.Value, depth: int = 3) -> Iterator[ir.Value]:
-    node = value.producer()
-    if node is None or node.op_type != "Mul" or node.domain or not depth:
-        yield value
-        return
-    for factor in node.inputs:
-        if factor is not None:
-            yield from _factors(factor, depth - 1)
-
-
-def _is_gate_of(x: ir.Value, gate: ir.Value) -> bool:
-    """Whether a tensor is 1 + erf(x / sqrt(2))."""
-    erf = _other_operand(gate, "Add", 1.0)
-    inner = None if erf is None else erf.producer()
-    if inner is None or inner.op_type != "Erf" or inner.inputs[0] is None:
-        return False
-    ways = (("Div", math.sqrt(2)), ("Mul", math.sqrt(0.5)))
-    return any(_other_operand(inner.inputs[0], op_type, by) is x for op_type, by in ways)
-
-
-def _other_operand(value: ir.Value, op_type: str, number: float) -> ir.Value | None:
-    """Return what this number is added to, multiplied or divided by it, to give a tensor."""
-    node = value.producer()
-    if node is None or node.op_type != op_type or node.domain:
-        return None
-    for index in (1,) if op_type == "Div" else (0, 1):
-        array = constant_of(node.inputs[index])
-        if (
-            array is not None
-            and array.size == 1
-            and math.isclose(array.item(), number, rel_tol=1e-4)
-        ):
-            return node.inputs[1 - index]
-    return None
 
 
 def _flips(node: ir.Node) -> bool:

@@ -15,11 +15,11 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import op_types
+from bitwright.decide.ops.matching import private_reader
 from bitwright.graph.constants import constant_of, is_constant, is_private
 from bitwright.graph.editing import drop_if_unused, insert_behind_value, like, remove_nodes
 from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import reach
-from bitwright.prepare.matching import private_reader
 from bitwright.prepare.passes import Builder, PassResult
 
 _LAYOUT = "bitwright.layout"

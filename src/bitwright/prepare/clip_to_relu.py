@@ -10,8 +10,8 @@ import math
 
 import onnx_ir as ir
 
+from bitwright.decide.ops.matching import clip_limits
 from bitwright.graph.shapes import element_type
-from bitwright.prepare.matching import clip_limits
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
 

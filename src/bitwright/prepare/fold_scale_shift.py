@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import rule_of
+from bitwright.decide.ops.matching import index_of, least_rank, private_reader
 from bitwright.graph.constants import constant_tensor, float_constant_of, is_constant
 from bitwright.graph.editing import remove_nodes, replace_constant
 from bitwright.graph.names import NameScope
@@ -25,7 +26,6 @@ from bitwright.prepare.linear import (
     linear_before,
     spread,
 )
-from bitwright.prepare.matching import index_of, least_rank, private_reader
 from bitwright.prepare.passes import PassResult
 from bitwright.support.array_types import Array
 

@@ -12,8 +12,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.editing import insert_before, like, remove_nodes, replace_value
-from bitwright.prepare.matching import (
+from bitwright.decide.ops.matching import (
     clip_limits,
     divided,
     index_of,
@@ -22,6 +21,7 @@ from bitwright.prepare.matching import (
     private_producer,
     private_reader,
 )
+from bitwright.graph.editing import insert_before, like, remove_nodes, replace_value
 from bitwright.prepare.passes import Scope, rewrites
 
 

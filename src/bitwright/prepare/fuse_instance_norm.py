@@ -11,10 +11,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import float_constant_of
-from bitwright.graph.shapes import element_type
-from bitwright.prepare.linear import spread
-from bitwright.prepare.matching import (
+from bitwright.decide.ops.matching import (
     Deviation,
     Matched,
     averaged,
@@ -25,6 +22,9 @@ from bitwright.prepare.matching import (
     operands,
     step,
 )
+from bitwright.graph.constants import float_constant_of
+from bitwright.graph.shapes import element_type
+from bitwright.prepare.linear import spread
 from bitwright.prepare.passes import Builder, Scope, rewrites
 from bitwright.support.array_types import Array
 

@@ -13,9 +13,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from bitwright.graph.constants import constant_of, is_private
-from bitwright.graph.shapes import element_type, static_shape
-from bitwright.prepare.matching import (
+from bitwright.decide.ops.matching import (
     Matched,
     clip_limits,
     is_closed,
@@ -25,6 +23,8 @@ from bitwright.prepare.matching import (
     squared,
     step,
 )
+from bitwright.graph.constants import constant_of, is_private
+from bitwright.graph.shapes import element_type, static_shape
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
 _SHORTEST = 1e-5

@@ -12,14 +12,14 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.shapes import element_type
-from bitwright.prepare.matching import (
+from bitwright.decide.ops.matching import (
     Matched,
     averaged,
     is_closed,
     match_deviation,
     match_gain_and_bias,
 )
+from bitwright.graph.shapes import element_type
 from bitwright.prepare.passes import Builder, Scope, rewrites
 from bitwright.support.array_types import Array
 

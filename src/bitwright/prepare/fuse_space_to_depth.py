@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from bitwright.decide.ops.matching import private_reader
 from bitwright.graph.shapes import static_shape
-from bitwright.prepare.matching import private_reader
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
 _PERMUTATIONS = ([0, 1, 2, 4, 3, 5], [0, 1, 3, 2], [0, 2, 1, 3, 4])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from bitwright.decide.ops.matching import known_axes
 from bitwright.graph.shapes import element_type
-from bitwright.prepare.matching import known_axes
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
 

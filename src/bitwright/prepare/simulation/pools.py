@@ -12,8 +12,8 @@ import math
 
 import onnx_ir as ir
 
+from bitwright.decide.ops.matching import known_axes
 from bitwright.graph.shapes import element_type
-from bitwright.prepare.matching import known_axes
 from bitwright.prepare.passes import Scope, rewrites
 from bitwright.prepare.simulation.scaling import multiply_behind
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import msgspec
 
 from bitwright.decide.ops import MATRIX_PRODUCTS, op_types
+from bitwright.decide.ops.matching import clip_limits
 from bitwright.jobs.improve.proposals.ranges import has_fine_weights
 from bitwright.jobs.improve.recipes import Change
 from bitwright.jobs.opening import Prepared, prepare_further
-from bitwright.prepare.matching import clip_limits
 from bitwright.recipe import CrossLayerEqualization, Recipe, SmoothQuant
 
 _NORMS = op_types(lambda op: op.normalizes == "last axes")

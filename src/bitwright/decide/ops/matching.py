@@ -7,6 +7,7 @@ is compared with every node, where a pass here begins at the few types of node t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -148,6 +149,61 @@ def match_gain_and_bias(
             last = reader
             matched.append(reader)
     return last, found[0], found[1]
+
+
+class Gelu(NamedTuple):
+    """The nodes that compute x / 2 (1 + erf(x / sqrt(2)))."""
+
+    x: ir.Value
+    last: ir.Node
+    nodes: Matched
+
+
+def match_gelu(erf: ir.Node) -> Gelu | None:
+    """Return the Gelu around an Erf, whatever the order of its operands."""
+    scaled = private_producer(erf.inputs[0], erf)
+    x = None if scaled is None else divided(scaled, math.sqrt(2), _is_number)
+    plus_one = private_reader(erf.outputs[0])
+    if scaled is None or x is None or plus_one is None:
+        return None
+    if not any(_is_number(one, 1.0, x) for _, one in operands(plus_one, "Add")):
+        return None
+    matched = Matched([scaled, erf, plus_one])
+    last, missing = plus_one, {"x", "half"}
+    while missing:
+        following = private_reader(last.outputs[0])
+        if following is None:
+            return None
+        factors = [other for one, other in operands(following, "Mul") if one is last.outputs[0]]
+        found = _factors(factors[0], x, following, matched) if factors else set()
+        if not found or not found <= missing:
+            return None
+        missing -= found
+        matched.append(following)
+        last = following
+    return Gelu(x, last, matched) if is_closed(matched, last) else None
+
+
+def _factors(value: ir.Value, x: ir.Value, reader: ir.Node, matched: Matched) -> set[str]:
+    """Return what of x and 1/2 a factor is."""
+    if value is x:
+        return {"x"}
+    if _is_number(value, 0.5, x):
+        return {"half"}
+    producer = private_producer(value, reader)
+    if producer is not None and any(
+        one is x and _is_number(other, 0.5, x) for one, other in operands(producer, "Mul")
+    ):
+        matched.append(producer)
+        return {"x", "half"}
+    return set()
+
+
+def _is_number(constant: ir.Value | None, expected: float, x: ir.Value) -> bool:
+    """Return whether a constant is this number, and does not enlarge what it meets."""
+    found = lone_number(constant, x)
+    # Exporters write the root with four digits or more.
+    return found is not None and math.isclose(float(found), expected, rel_tol=1e-4)
 
 
 def is_closed(nodes: Sequence[ir.Node], last: ir.Node) -> bool:
