@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.decide.ops.linear import bias_sum_behind
 from bitwright.decide.ops.matching import match_gelu
 from bitwright.emit.dynamic_graph import IntegerWriter, Keys
 from bitwright.emit.quantized import MICROSOFT, Quantized
@@ -272,15 +273,17 @@ class RowWriter:
             ):
                 return None
             return _Bias(np.broadcast_to(array.ravel(), columns), None)
-        result = node.outputs[0]
-        if result.is_graph_output() or len(result.uses()) != 1:
+        found, shape = bias_sum_behind(node), node.outputs[0].shape
+        other = None if found is None else constant_of(found.bias)
+        if (
+            found is None
+            or other is None
+            or other.size != columns
+            or other.shape[-1:] != (columns,)
+        ):
             return None
-        ((add, index),) = result.uses()
-        other = constant_of(input_at(add, 1 - index)) if add.op_type == "Add" else None
-        if other is None or add.domain or other.size != columns or other.shape[-1:] != (columns,):
-            return None
-        rank = 0 if result.shape is None else len(result.shape)
-        return _Bias(other.ravel(), add, 1 - index) if other.ndim <= max(rank, 1) else None
+        rank = 1 if shape is None else max(len(shape), 1)
+        return _Bias(other.ravel(), found.node, found.index) if other.ndim <= rank else None
 
     @staticmethod
     def _columns(node: ir.Node) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import CONVOLUTIONS, LINEAR_OPS, MATRIX_PRODUCTS
-from bitwright.decide.ops.linear import LinearNode
+from bitwright.decide.ops.linear import LinearNode, bias_sum_behind
 from bitwright.graph.constants import float_constant_of, input_at, is_private
 from bitwright.numerics.broadcasting import along_axis
 from bitwright.numerics.windows import transposed_window_coverage, window_coverage
@@ -99,9 +99,12 @@ def _biased_layer(node: ir.Node) -> BiasedLayer | str:
     weight = float_constant_of(node.inputs[1])
     if weight is None or not node.inputs[1].is_initializer():  # type: ignore[union-attr]
         return "its weight is computed at run time"
-    bias = _added_behind(node) if node.op_type == "MatMul" else input_at(node, 2)
+    found = bias_sum_behind(node)
+    if found is None and node.op_type == "MatMul":
+        return "nothing adds a bias behind it"
+    bias = input_at(node, 2) if found is None else found.bias
     if bias is None:
-        return "nothing adds a bias behind it" if node.op_type == "MatMul" else "it has no bias"
+        return "it has no bias"
     array = float_constant_of(bias)
     if array is None or not bias.is_initializer():
         return "its bias is computed at run time"
@@ -113,18 +116,6 @@ def _biased_layer(node: ir.Node) -> BiasedLayer | str:
     if array.ndim < 1 or array.shape[-1] != LinearNode(node, weight).out_channels:
         return "its bias is one number for all channels"
     return layer if layer.factor else "it multiplies its bias with 0"
-
-
-def _added_behind(product: ir.Node) -> ir.Value | None:
-    """Return the constant that the only reader of a product adds to it."""
-    result = product.outputs[0]
-    if not is_private(result):
-        return None
-    reader, index = next(iter(result.uses()))
-    if reader.op_type != "Add" or reader.domain:
-        return None
-    other = reader.inputs[1 - index]
-    return other if float_constant_of(other) is not None else None
 
 
 def mean_error(layer: BiasedLayer, difference: Array, mean: F64) -> F64:

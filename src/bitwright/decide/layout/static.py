@@ -16,14 +16,7 @@ from bitwright.decide.layout.refusals import Candidate, refuse
 from bitwright.decide.layout.selection import Selector
 from bitwright.decide.layout.tensors import TensorMarks, choose_shared_exponent_axes, is_float
 from bitwright.decide.layout.uses import find_unread_nodes, mark_results
-from bitwright.decide.matmul_bias import (
-    BiasSum,
-    bias_sum_behind,
-    bias_sum_of,
-    ends_in_product,
-    enter_added_bias,
-    stores_added_biases,
-)
+from bitwright.decide.matmul_bias import ends_in_product, enter_added_bias, stores_added_biases
 from bitwright.decide.ops import (
     CONVOLUTIONS,
     DEFAULT_OP_TYPES,
@@ -33,6 +26,7 @@ from bitwright.decide.ops import (
     Skip,
 )
 from bitwright.decide.ops.conventions import conventions_of, rule_for
+from bitwright.decide.ops.linear import BiasSum, bias_sum_behind, bias_sum_of
 from bitwright.decide.ops.residuals import find_skip_input
 from bitwright.decide.ops.size_arithmetic import SIZE_ARITHMETIC, find_size_arithmetic
 from bitwright.graph import iter_values

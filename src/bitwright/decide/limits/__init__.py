@@ -22,8 +22,6 @@ from bitwright.targets import NPU_CNN
 from bitwright.targets.npu_limits import Bound, LimitRule, NpuOperation, Ref, bounds_of
 from bitwright.targets.npu_operations import find_npu_operations
 
-__all__ = ["apply_limits", "check_limits"]
-
 
 def apply_limits(model: ir.Model, plan: QuantPlan) -> QuantPlan:
     """Return the plan with every position moved that a limit of the recipe forbids.

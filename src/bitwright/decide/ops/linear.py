@@ -1,4 +1,4 @@
-"""Linear nodes, y = W x + b with a constant W: which numbers of it belong to which channels."""
+"""Linear nodes, y = W x + b with a constant W: the channels of its numbers, and what is added."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from bitwright.decide.ops import CONVOLUTIONS
+from bitwright.graph import static_shape
+from bitwright.graph.constants import is_constant
 from bitwright.support.array_types import Array
 
 
@@ -61,3 +63,58 @@ class LinearNode:
         if self.node.op_type == "Gemm" and self.node.attributes.get_int("transB", 0) != 0:
             return weight[None, :, :, None]
         return weight.T[None, :, :, None]
+
+
+@dataclass(frozen=True, slots=True)
+class BiasSum:
+    """An Add of a constant that is the only reader of a MatMul's result."""
+
+    product: ir.Node
+    node: ir.Node
+    index: int
+    """Which input of the Add is the constant."""
+
+    @property
+    def bias(self) -> ir.Value:
+        """The constant."""
+        value = self.node.inputs[self.index]
+        assert value is not None
+        return value
+
+    @property
+    def may_become_gemm(self) -> bool:
+        """Whether ONNX Runtime may compute both as one Gemm, before it looks at any Q/DQ pair.
+
+        It does so for a matrix times a matrix plus one number a column, and for stacks of
+        matrices once all their dimensions are known: to it, which may know more than we do, or
+        is told by its user. Where nothing quantizes the sum, its integer Gemm takes the numbers
+        in int32 only, and floats would keep the whole product in float. In a sum that stays an
+        Add, int32 costs next to nothing.
+        """
+        left, right = self.product.inputs
+        if left is None or right is None or right.shape is None or len(right.shape) != 2:
+            return False
+        columns = right.shape[1]
+        is_matrix = left.shape is None or len(left.shape) == 2
+        shape = static_shape(self.bias)
+        return shape == (columns,) or (is_matrix and shape == (1, columns))
+
+
+def bias_sum_behind(product: ir.Node) -> BiasSum | None:
+    """Return the sum that alone reads what a MatMul computes, if it is one with a constant."""
+    if product.op_type != "MatMul" or product.outputs[0].is_graph_output():
+        return None
+    uses = product.outputs[0].uses()
+    if len(uses) != 1:
+        return None
+    node, index = next(iter(uses))
+    if node.op_type != "Add" or not is_constant(node.inputs[1 - index]):
+        return None
+    return BiasSum(product, node, 1 - index)
+
+
+def bias_sum_of(node: ir.Node) -> BiasSum | None:
+    """Return what an Add is part of, if it puts a constant on top of a MatMul."""
+    makers = (value.producer() for value in node.inputs if value is not None)
+    sums = (bias_sum_behind(maker) for maker in makers if maker is not None)
+    return next((found for found in sums if found is not None and found.node is node), None)

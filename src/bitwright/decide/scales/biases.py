@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Entry, Layout
 from bitwright.decide.limits import apply_limits
-from bitwright.decide.matmul_bias import bias_sum_behind
 from bitwright.decide.ops import LINEAR_OPS, RULES
+from bitwright.decide.ops.linear import bias_sum_behind
 from bitwright.decide.scales.parameters import shift_for_bias, weight_plan, widened_for_bias
 from bitwright.graph import iter_values
 from bitwright.graph.constants import constant_of
