@@ -11,7 +11,7 @@ from support.weights import make_layer, total_error
 from bitwright.equalize import awq
 from bitwright.equalize.awq import (
     ALPHAS,
-    CLIPPED,
+    CLIP_RATIOS,
     awq_clip,
     awq_scales,
     awq_shrink,
@@ -127,7 +127,7 @@ def papers_awq(weights, inputs, *, clip=True, length=32):
 def test_it_is_at_least_as_good_as_the_papers(clip, spread):
     weights, moment, inputs = make_layer(128, 48, spread=spread, samples=512, with_inputs=True)
     hessian, format = moment.matrix(), BlockFormat()
-    _, wider, moved = scaled(weights, moment, format, shrinks=CLIPPED if clip else (1.0,))
+    _, wider, moved = scaled(weights, moment, format, shrinks=CLIP_RATIOS if clip else (1.0,))
     grid = awq_clip(wider, moved, format, shrinks=SHRINKS if clip else (1.0,))
     found = total_error(wider, round_to_codes(wider, grid, format), moved) * len(inputs)
     assert found <= papers_awq(weights.astype(np.float64), inputs, clip=clip)
@@ -143,7 +143,7 @@ def test_a_scaling_that_clipping_follows_is_chosen_for_that(seed):
     clipped = total_error(
         weights, round_to_codes(weights, awq_clip(weights, hessian, format), format), hessian
     )
-    _, wider, moved = scaled(weights, moment, format, shrinks=CLIPPED)
+    _, wider, moved = scaled(weights, moment, format, shrinks=CLIP_RATIOS)
     both = total_error(wider, round_to_codes(wider, awq_clip(wider, moved, format), format), moved)
     assert both <= 1.01 * clipped
 

@@ -16,7 +16,7 @@ from support.peer_runs import PeerReader, peer, quantize_both
 import bitwright
 from bitwright.equalize.cle import equalize_layers
 from bitwright.graph import clone_model, infer_shapes, load_model
-from bitwright.prepare import prepare
+from bitwright.prepare import prepare_exactly
 from bitwright.recipe import (
     AWQ,
     GPTQ,
@@ -197,7 +197,7 @@ def test_outputs_of_real_models_keep_names_and_types(tmp_path):
 def test_equalized_text_models_compute_what_they_did(kind, steps):
     path, samples, _ = ocr_case(kind, count=2)
     model = load_model(path)
-    prepare(model)
+    prepare_exactly(model)
     infer_shapes(model)
     twin = clone_model(model)
     options = CrossLayerEqualization(steps=steps, weight_threshold=None)

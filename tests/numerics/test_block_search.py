@@ -35,7 +35,7 @@ def test_the_same_scales_are_found(
         scale_type=scale_type,
     )
     plain = fit_block_scales(weights, format, shrinks=SHRINKS, metric=metric)
-    monkeypatch.setattr(block_search, "WORTH_COMPILING", 0)
+    monkeypatch.setattr(block_search, "MIN_COMPILED_WORK", 0)
     fast = fit_block_scales(weights, format, shrinks=SHRINKS, metric=metric)
     same = (fast.scales == plain.scales) & (fast.zero_points == plain.zero_points)
     assert same.mean() > 0.98  # of grids that are equally good either may be found
@@ -47,4 +47,4 @@ def test_the_same_scales_are_found(
 def test_little_work_does_not_load_the_compiler(monkeypatch):
     monkeypatch.setattr(block_search, "default_engine", lambda: "numba")
     assert not block_search.is_worth_compiling(1000, 21)
-    assert block_search.is_worth_compiling(block_search.WORTH_COMPILING, 1)
+    assert block_search.is_worth_compiling(block_search.MIN_COMPILED_WORK, 1)

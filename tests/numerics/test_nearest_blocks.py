@@ -15,8 +15,8 @@ pytest.importorskip("numba")
 
 def both(weights, format, monkeypatch, threads=3, **options):
     """Return a weight packed as a whole, and in pieces by several threads, both compiled."""
-    monkeypatch.setattr(block_search, "WORTH_COMPILING", 0)
-    monkeypatch.setattr(row_reading, "_PIECE", 1024)
+    monkeypatch.setattr(block_search, "MIN_COMPILED_WORK", 0)
+    monkeypatch.setattr(row_reading, "_NUMBERS_AT_ONCE", 1024)
     monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
     matrix = weights.T if options.get("transposed") else weights
     shrinks = options.get("shrinks", (1.0,))
@@ -73,7 +73,7 @@ def test_the_number_of_threads_changes_nothing(monkeypatch, block_size):
 def test_numbers_that_are_none_are_refused(monkeypatch, bad, least):
     weights = np.zeros((64, 64), np.float32)
     weights[40, 3] = bad
-    monkeypatch.setattr(block_search, "WORTH_COMPILING", least)
+    monkeypatch.setattr(block_search, "MIN_COMPILED_WORK", least)
     with pytest.raises(ModelError, match="NaN or infinity"):
         pack_nearest(lambda a, b: weights[a:b], (64, 64), BlockFormat(), shrinks=SHRINKS)
 

@@ -12,7 +12,7 @@ from bitwright.numerics.row_reading import count_threads, load_rows, map_rows
 
 @pytest.mark.parametrize("unit", [1, 4, 100])
 def test_each_row_is_in_one_piece_of_whole_units(monkeypatch, unit):
-    monkeypatch.setattr(row_reading, "_PIECE", 64)
+    monkeypatch.setattr(row_reading, "_NUMBERS_AT_ONCE", 64)
     seen = []
     map_rows(lambda start, stop: seen.append((start, stop)), 30, 8, unit=unit, threads=3)
     seen.sort()
@@ -33,7 +33,7 @@ def test_an_error_in_a_thread_is_raised():
 def test_a_matrix_is_loaded_as_it_is(monkeypatch, name, dtype):
     if name == "torch":
         pytest.importorskip("torch")
-    monkeypatch.setattr(row_reading, "_PIECE", 16)
+    monkeypatch.setattr(row_reading, "_NUMBERS_AT_ONCE", 16)
     xp = arrays_on(name)
     array = np.random.default_rng(0).standard_normal((20, 6)).astype(dtype)
     found = load_rows(lambda start, stop: array[start:stop], (20, 6), xp)

@@ -72,7 +72,7 @@ def test_wide_ones_are_summed_in_panels(monkeypatch, panel):
     x = np.random.default_rng(3).standard_normal((40, 20)).astype(np.float32)
     plain, wide = SecondMoment(20), SecondMoment(20)
     plain.update(x)
-    monkeypatch.setattr(second_moment, "WIDE", 0)
+    monkeypatch.setattr(second_moment, "MAX_COPIED_CHANNELS", 0)
     monkeypatch.setattr(wide_matrices, "PANEL", panel)
     wide.update(x[:15])
     wide.update(x[15:])

@@ -9,7 +9,7 @@ from support.models import build, node
 from support.rewriting import assert_same, op_types, rewrite
 
 import bitwright
-from bitwright.prepare import keep_zero_pads, prepare
+from bitwright.prepare import keep_zero_pads, prepare_exactly
 
 LAST, FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 
@@ -80,7 +80,7 @@ def test_pads_that_are_computed_and_fold_later(pool, value, batch, count):
     _, found, _ = rewrite(proto, keep_zero_pads)
     assert found == count
     if count:
-        model, _, _ = rewrite(proto, lambda model: (0, prepare(model)))
+        model, _, _ = rewrite(proto, lambda model: (0, prepare_exactly(model)))
         samples = [{"x": np.ones((3, 2, 4, 4), np.float32)}]
         assert_same(proto, model, samples=samples)
         assert op_types(model) == {"Neg": 1, "Pad": 1, "MaxPool": 1}

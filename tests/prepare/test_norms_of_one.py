@@ -9,7 +9,7 @@ import torch
 from support.models import build, node, normal
 from support.rewriting import op_types, rewrite
 
-from bitwright.prepare import norms_of_one, prepare
+from bitwright.prepare import norms_of_one, prepare_exactly
 
 PARAMETERS = ("scale", "bias", "mean", "variance")
 
@@ -41,7 +41,7 @@ def model_of(opset, shape=(1, 4, 27), outputs=("y",)):
 @pytest.mark.parametrize("opset", [9, 13, 14, 17])
 def test_the_weight_is_a_constant_and_the_one_that_torch_computes(opset):
     proto, arrays = model_of(opset)
-    model, _, _ = rewrite(proto, lambda model: (0, prepare(model)))
+    model, _, _ = rewrite(proto, lambda model: (0, prepare_exactly(model)))
     assert op_types(model) == {"Conv": 1}
     (conv,) = model.graph
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -41,7 +41,7 @@ def test_rows_are_rounded_by_the_definition(compiles, rows, columns, seed):
     if compiles:
         pytest.importorskip("numba")
     target, *rest = problem(rows, columns, seed)
-    size = block_search.WORTH_COMPILING if compiles else 0
+    size = block_search.MIN_COMPILED_WORK if compiles else 0
     check(row_rounder(size, HIGHEST, NUMPY)(target.copy(), *rest), target, *rest)
 
 

@@ -262,7 +262,7 @@ def test_a_wide_hessian_is_factored_in_its_own_memory(monkeypatch, act_order, ov
     weights, moment = make_layer(100)
     matrix = moment.matrix()
     plain = factor_hessian(matrix, act_order=act_order)
-    monkeypatch.setattr(rounding, "WIDE", 0)
+    monkeypatch.setattr(rounding, "MAX_COPIED_CHANNELS", 0)
     monkeypatch.setattr(wide_matrices, "PANEL", 16)
     given = matrix.copy()
     wide = factor_hessian(given, act_order=act_order, overwrite=overwrite)
@@ -280,7 +280,7 @@ def test_a_wide_hessian_is_factored_in_its_own_memory(monkeypatch, act_order, ov
 
 
 def test_more_damping_is_tried_on_a_wide_hessian_too(monkeypatch):
-    monkeypatch.setattr(rounding, "WIDE", 0)
+    monkeypatch.setattr(rounding, "MAX_COPIED_CHANNELS", 0)
     monkeypatch.setattr(wide_matrices, "PANEL", 8)
     matrix = np.eye(30)
     matrix[4, 4] = -0.05  # 1 % of the mean is too little, 10 % is enough

@@ -31,7 +31,7 @@ FP4, NF4 = 0, 1
 """The attribute quant_type: bitsandbytes' float of 4 bits, and quantiles of the normal distribution
 with an exact zero (Dettmers et al. 2023, "QLoRA", appendix E)."""
 
-_SMALLEST = np.finfo(np.float32).tiny
+_MIN_NORMAL = np.finfo(np.float32).tiny
 _TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
@@ -148,8 +148,8 @@ def quantize_blocks(
     packed = np.zeros((flat.size + 1) // 2, np.uint8)
     absmax = np.zeros(-(-flat.size // block_size), flat.dtype)
     quantize_matmul_bnb4(packed, flat, absmax, block_size, quant_type, 1, flat.size)
-    if ((absmax > 0) & (absmax < _SMALLEST)).any():
+    if ((absmax > 0) & (absmax < _MIN_NORMAL)).any():
         # The kernel multiplies by an inverse that overflows; to a product they are zeros.
-        flat = np.where(np.abs(flat) < _SMALLEST, flat.dtype.type(0), flat)
+        flat = np.where(np.abs(flat) < _MIN_NORMAL, flat.dtype.type(0), flat)
         quantize_matmul_bnb4(packed, flat, absmax, block_size, quant_type, 1, flat.size)
     return packed, absmax

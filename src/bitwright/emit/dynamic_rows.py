@@ -36,7 +36,7 @@ from bitwright.support.array_types import Array
 _FLOORS = {"Relu": 0.0, "Gelu": 0.1701}
 """Op type -> how far below zero its results lie at most; a Gelu computed by tanh has the lowest,
 -0.17004."""
-_ALL_OR_NONE = ("LayerNormalization", "SkipLayerNormalization")
+_FINITE_OR_NAN = ("LayerNormalization", "SkipLayerNormalization")
 """Op types of whose rows no number is finite, or every one."""
 
 
@@ -154,7 +154,7 @@ class RowWriter:
         else:
             magnitudes = value
         size = divisor = self._reduce(value, "ReduceMax", magnitudes, "row_max")
-        if producer is None or producer.op_type not in _ALL_OR_NONE:
+        if producer is None or producer.op_type not in _FINITE_OR_NAN:
             mean = self._reduce(value, "ReduceMean", source, "row_mean")
             size = self._behind(value, "Max", [size, mean], "row_size")
             largest = self._number("largest_float", float(np.finfo(np.float32).max))

@@ -28,17 +28,17 @@ from bitwright.numerics.blocks import (
 from bitwright.numerics.second_moment import output_error
 from bitwright.support.array_types import F32, F64
 
-_SMALLEST = 1e-4
+_MIN_FACTOR = 1e-4
 MAX_COLUMNS = 256
 """Columns of a wide layer that are scored."""
 ALPHAS = tuple(step / 20 for step in range(21))
 """Exponents of the input magnitudes that are tried."""
-CLIPPED = (1.0, 0.9, 0.8, 0.7, 0.6)
+CLIP_RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6)
 """Clipping ratios with which a scaling is scored where `awq_clip` follows."""
 
-# Smaller gains on the calibration data hardly carry over to other data, and where the division
-# finds no place in the model it costs a node.
-_WORTHWHILE = 0.95
+# Error with scaling over that without, above which nothing is scaled: smaller gains on the
+# calibration data hardly carry over, and a division that cannot be folded costs a node.
+_MAX_ERROR_RATIO = 0.95
 
 
 def awq_scales(
@@ -56,8 +56,8 @@ def awq_scales(
     `magnitudes` are the mean |x| of the input's channels, `moment` its second moment. Three
     families are tried, |x|^alpha, with the root of the mean square for |x|, and
     |x|^alpha / |w|^(1 - alpha) with |w| the mean share of a row in its blocks' ranges; ones where
-    none of them is much better than that. `shrinks` are the parts of ranges to clip to: `CLIPPED`
-    where `awq_clip` follows. Of wide layers evenly spaced columns stand for all.
+    none of them is much better than that. `shrinks` are the parts of ranges to clip to:
+    `CLIP_RATIOS` where `awq_clip` follows. Of wide layers evenly spaced columns stand for all.
     """
     sizes = np.asarray(magnitudes, np.float64)
     arrays = [np.asarray(weight) for weight in weights]
@@ -73,7 +73,7 @@ def awq_scales(
     families = _families(sizes, roots, _range_fractions(parts, format))
     factors, error = _least_error(families, alphas, measure)
     ones = np.ones(sizes.size)
-    return ones if error >= _WORTHWHILE * measure(ones) else factors
+    return ones if error >= _MAX_ERROR_RATIO * measure(ones) else factors
 
 
 def _least_error(
@@ -185,9 +185,9 @@ def _range_fractions(parts: Sequence[F32], format: BlockFormat) -> F64:
 def _families(sizes: F64, roots: F64, fractions: F64) -> tuple[Callable[[float], F64], ...]:
     """Return the kinds of factors, each by the strength of the inputs' share in them."""
     sizes, roots = (
-        np.maximum(each, _SMALLEST * max(float(each.max()), 1e-30)) for each in (sizes, roots)
+        np.maximum(each, _MIN_FACTOR * max(float(each.max()), 1e-30)) for each in (sizes, roots)
     )
-    fractions = np.maximum(fractions, _SMALLEST)
+    fractions = np.maximum(fractions, _MIN_FACTOR)
     return (
         lambda alpha: sizes**alpha,
         lambda alpha: roots**alpha,
@@ -198,4 +198,4 @@ def _families(sizes: F64, roots: F64, fractions: F64) -> tuple[Callable[[float],
 def _around_one(factors: F64) -> F64:
     """Return factors whose extremes lie around one: scaled weights stay within their type."""
     middle = np.sqrt(factors.max() * factors.min())
-    return np.asarray(np.maximum(factors / middle, _SMALLEST))
+    return np.asarray(np.maximum(factors / middle, _MIN_FACTOR))

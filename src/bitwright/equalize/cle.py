@@ -24,10 +24,10 @@ from bitwright.recipe import CrossLayerEqualization, EqualizationDetails
 from bitwright.support.array_types import F64, Array
 
 # A channel beyond this on one side holds nothing but rounding noise: nothing to equalize.
-_LARGEST_FACTOR = 1e8
+_MAX_FACTOR = 1e8
 # The adaptive sweeps have converged when their sum of changes stays the same this often.
 _CONVERGED_WITHIN, _CONVERGED_SWEEPS = 1e-9, 20
-_MOST_SWEEPS = 1000
+_MAX_SWEEPS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class _Sweeper:
                 self._sweep()
             return self.options.steps
         last, converged = float("inf"), 0
-        for sweep in range(1, _MOST_SWEEPS + 1):
+        for sweep in range(1, _MAX_SWEEPS + 1):
             before = {layer: sized.factors() for layer, sized in self.layers.items()}
             self._sweep()
             change = sum(sized.change_since(before[layer]) for layer, sized in self.layers.items())
@@ -159,7 +159,7 @@ class _Sweeper:
             is_small = change <= self.details.total_layer_diff_threshold
             if is_small or converged >= _CONVERGED_SWEEPS:
                 return sweep
-        return _MOST_SWEEPS
+        return _MAX_SWEEPS
 
     def _sweep(self) -> None:
         for step in self.steps:
@@ -203,7 +203,7 @@ def _ratio(above: F64, below: F64) -> F64:
 def _usable(factors: F64) -> F64:
     """Return 1 in place of factors that are zero, infinite, undefined or absurd."""
     with np.errstate(invalid="ignore"):
-        fine = (factors > 1 / _LARGEST_FACTOR) & (factors < _LARGEST_FACTOR)
+        fine = (factors > 1 / _MAX_FACTOR) & (factors < _MAX_FACTOR)
     return np.where(fine, factors, 1.0)
 
 

@@ -24,7 +24,7 @@ class Edit(NamedTuple):
 
 
 # Bytes from which on a changed weight is computed when it is asked for, and not kept.
-_LARGE = 1 << 20
+_MIN_LAZY_BYTES = 1 << 20
 
 
 class Matrix(NamedTuple):
@@ -77,7 +77,7 @@ def change_lazily(
     tensor: ir.TensorProtocol, change: Callable[[Array], Array]
 ) -> Array | ir.TensorProtocol:
     """Return a tensor with a change; a large one is computed each time that it is asked for."""
-    if tensor.nbytes < _LARGE:
+    if tensor.nbytes < _MIN_LAZY_BYTES:
         return change(read_inline(tensor))
     return _lazily(tensor, change, tensor.shape.numpy())
 

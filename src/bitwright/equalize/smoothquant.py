@@ -44,8 +44,8 @@ from bitwright.recipe import Recipe, SmoothQuant
 from bitwright.support.array_types import F64, Array
 
 # As in the paper's own code: a channel whose weights vanish must not blow the factor up.
-_SMALLEST = 1e-5
-_LARGEST = 1e5
+_MIN_FACTOR = 1e-5
+_MAX_FACTOR = 1e5
 
 _NORMS = op_types(lambda op: op.normalizes == "last axes")
 _HOMOGENEOUS = op_types(lambda op: op.homogeneous)
@@ -169,14 +169,14 @@ def _divide(
 
 def _factors(inputs: F64, weights: F64, alpha: float) -> F64:
     """Equation 4 of the paper; a channel that is always zero is left as it is."""
-    factors = inputs**alpha / np.maximum(weights, _SMALLEST) ** (1 - alpha)
+    factors = inputs**alpha / np.maximum(weights, _MIN_FACTOR) ** (1 - alpha)
     factors = np.where(np.isfinite(inputs) & (inputs > 0), factors, 1.0)
     # As float32, in which the smoothed model will hold them: the plan then gives the same bytes.
-    return np.clip(factors, _SMALLEST, _LARGEST).astype(np.float32).astype(np.float64)
+    return np.clip(factors, _MIN_FACTOR, _MAX_FACTOR).astype(np.float32).astype(np.float64)
 
 
 _ALPHAS = tuple(np.linspace(0.2, 0.95, 16).tolist())
-_SPREAD = 3.0
+_DEVIATIONS_PER_HALF_RANGE = 3.0
 """Half the range of a channel over its standard deviation, as it is for most distributions."""
 
 
@@ -206,7 +206,7 @@ class _Seen(NamedTuple):
 
     def power(self, shifts: F64, factors: F64) -> float:
         """Return what the squared channels add up to."""
-        deviations = (self.high - self.low) / 2 / _SPREAD
+        deviations = (self.high - self.low) / 2 / _DEVIATIONS_PER_HALF_RANGE
         return float(np.sum(((self.mean - shifts) ** 2 + deviations**2) / factors**2))
 
 

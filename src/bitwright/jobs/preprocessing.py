@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.errors import MissingPackageError, ModelError
-from bitwright.prepare import prepare
+from bitwright.prepare import prepare_exactly
 from bitwright.run import upgrade_opset
 from bitwright.run.opening import IN_MEMORY_LIMIT
 from bitwright.run.session import check_still_opens
@@ -105,7 +105,7 @@ def _upgrade(model: ir.Model) -> tuple[ir.Model, list[str]]:
 def _optimize(model: ir.Model) -> tuple[ir.Model, list[str]]:
     notes = graph.normalize(model)
     graph.infer_shapes(model)
-    notes += prepare(model, widen=False)
+    notes += prepare_exactly(model, widen=False)
     graph.check_model(model)
     return model, notes
 

@@ -20,7 +20,7 @@ from bitwright.jobs.result import Result
 from bitwright.jobs.smoothing import apply_factors
 from bitwright.jobs.static import apply_static
 from bitwright.plan import QuantPlan
-from bitwright.prepare import prepare, read_trained
+from bitwright.prepare import prepare_exactly, read_trained
 from bitwright.recipe import Emulation, Recipe, Selection
 from bitwright.run import Session
 from bitwright.support.logs import logged
@@ -72,7 +72,7 @@ def _open_trained(
     )
     model = upgrade_for(model, recipe, notes)
     reference, note = _open_reference(model, providers)
-    notes += [*note, *prepare(model, optimize=optimize)]
+    notes += [*note, *prepare_exactly(model, optimize=optimize)]
     trained = read_trained(model)
     graph.stamp_versions(model)
     recipe = trained_recipe(trained.reads, recipe)

@@ -17,7 +17,7 @@ SHRINK_STEPS = (0.04, 0.02)
 """What is tried around the best part of a block's range, one after the other: this much less and
 this much more."""
 
-WORTH_COMPILING = 1 << 21
+MIN_COMPILED_WORK = 1 << 21
 """Weights times grids from which on compiled code is taken: 233,000 weights with nine grids each.
 
 Loading it takes as long as numpy takes for 16 million weights. A model with layers of this size has
@@ -33,7 +33,7 @@ _DROPPED_BY_FLOAT16 = DROPPED_DIGITS["float16"]
 
 def is_worth_compiling(size: int, grids: int) -> bool:
     """Whether to search in compiled code: by size alone, so that a weight has one result."""
-    return size * grids >= WORTH_COMPILING and default_engine() == "numba"
+    return size * grids >= MIN_COMPILED_WORK and default_engine() == "numba"
 
 
 class Grids(NamedTuple):

@@ -168,7 +168,7 @@ def fit_block_scales(
         def search_columns(start: int, stop: int) -> None:
             own = slice(start, stop)
             if not search_blocks(work[:, own], grids, scales[:, own], zeros[:, own]):
-                raise ModelError(_BROKEN)
+                raise ModelError(_NOT_FINITE)
 
         map_rows(search_columns, columns, rows)
         return BlockScales(scales, zeros)
@@ -347,12 +347,12 @@ def block_diagonals(matrix: Any, format: BlockFormat, *, xp: Arrays = NUMPY) -> 
     return result
 
 
-_BROKEN = "the weight holds NaN or infinity; fix the model or leave it float."
+_NOT_FINITE = "the weight holds NaN or infinity; fix the model or leave it float."
 
 
 def _refuse_broken(low: Any, high: Any, xp: Arrays) -> None:
     if not bool((xp.isfinite(low) & xp.isfinite(high)).all()):
-        raise ModelError(_BROKEN)
+        raise ModelError(_NOT_FINITE)
 
 
 def _compiles(size: int, shrinks: Sequence[float], steps: Sequence[float]) -> bool:

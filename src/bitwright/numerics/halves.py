@@ -10,10 +10,10 @@ from bitwright.support.array_types import Array
 MAX_FLOAT16 = FLOAT16.highest
 INFINITE = 0.99 * float(np.finfo(np.float32).max)
 """From here on a float32 stands for infinity, as in the masks of attentions."""
-_MASK = MAX_FLOAT16 / 2
+_FLOAT16_MASK = MAX_FLOAT16 / 2
 """What stands for infinity in float16: more than any logarithm of a probability, and what is added
 to it leaves it finite, so that a row of nothing else is no row of NaN."""
-_LEAST = float(np.finfo(np.float16).smallest_subnormal)
+_MIN_FLOAT16 = float(np.finfo(np.float16).smallest_subnormal)
 
 
 def narrow(array: Array, kind: str) -> tuple[Array, int]:
@@ -27,10 +27,10 @@ def narrow(array: Array, kind: str) -> tuple[Array, int]:
         return array.astype(QTYPES[kind].dtype), 0
     infinite = np.isfinite(array) & (np.abs(array) >= INFINITE)
     moved = int(infinite.sum())
-    wide = np.where(infinite, np.sign(array) * _MASK, array)
+    wide = np.where(infinite, np.sign(array) * _FLOAT16_MASK, array)
     with np.errstate(over="ignore"):
         result = wide.astype(np.float16)
     if array.size == 1 and np.any((result == 0) & (array != 0)):
-        result = np.asarray(np.sign(array) * _LEAST, np.float16).reshape(array.shape)
+        result = np.asarray(np.sign(array) * _MIN_FLOAT16, np.float16).reshape(array.shape)
         moved += 1
     return result, moved

@@ -23,7 +23,7 @@ _SMALLEST, _LARGEST = 2.0**-126, 2.0**127
 _CHUNK = 1 << 13
 
 # Values from which on compiled code is faster, its loading counted in.
-_WORTH_COMPILING = 1 << 22
+_MIN_COMPILED_VALUES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -91,7 +91,7 @@ class PositionGrid:
         bottom, top = self.qmin - zero_point, self.qmax - zero_point
         errors = np.zeros(scales.shape)
         if engine is None:  # for a few values the compiler is not worth loading
-            engine = default_engine() if values.size > _WORTH_COMPILING else "numpy"
+            engine = default_engine() if values.size > _MIN_COMPILED_VALUES else "numpy"
         if engine == "numba":
             values = np.ascontiguousarray(values).reshape(-1)
             compiled(_sum_squares, reorder=True)(values, scales, bottom, top, errors)

@@ -15,7 +15,7 @@ from bitwright.support.threads import count_cores
 RowReader = Callable[[int, int], Array]
 """Gives the rows of a matrix from the first to before the second; threads call it at once."""
 
-_PIECE = 1 << 20
+_NUMBERS_AT_ONCE = 1 << 20
 """Numbers that are read at once."""
 _MAX_THREADS = 8
 
@@ -29,7 +29,7 @@ def map_rows(
     threads: int | None = None,
 ) -> None:
     """Call `work(start, stop)` for all rows, in pieces of whole `unit`s, in several threads."""
-    step = max(unit, _PIECE // max(columns, 1) // unit * unit)
+    step = max(unit, _NUMBERS_AT_ONCE // max(columns, 1) // unit * unit)
     starts = range(0, rows, step)
     pool = _pool_of(max(1, min(threads or count_threads(), len(starts))))
     for _ in pool.map(lambda start: work(start, min(start + step, rows)), starts):

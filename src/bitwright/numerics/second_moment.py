@@ -16,7 +16,7 @@ from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.wide_matrices import add_products_, mirror_
 from bitwright.support.array_types import F64
 
-WIDE = 4096
+MAX_COPIED_CHANNELS = 4096
 """Channels above which the products on a CPU are summed and factored in place."""
 
 BATCH_ROWS, BATCH_BYTES = 8192, 30_000_000
@@ -78,7 +78,7 @@ class SecondMoment:
     @property
     def _is_wide(self) -> bool:
         """Whether no copy of the products may be made; their lower half is summed then."""
-        return self._xp is NUMPY and self.channels > WIDE
+        return self._xp is NUMPY and self.channels > MAX_COPIED_CHANNELS
 
     def matrix(self) -> F64:
         """Return the mean of x x'."""

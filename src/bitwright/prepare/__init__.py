@@ -48,7 +48,6 @@ __all__ = [
     "approximates",
     "channels_last_inputs",
     "give_biases",
-    "prepare",
     "prepare_exactly",
     "prepare_weights",
     "read_trained",
@@ -111,20 +110,6 @@ _FOR_WEIGHTS = (
     Pass(split_fused_products, "took the product out of {} fused operator"),
     Pass(flatten_weights, "made matrices of {} weight with axes of one"),
 )
-
-
-def prepare(
-    model: ir.Model,
-    *,
-    optimize: bool = True,
-    widen: bool = True,
-    rewrite: Rewrites = Rewrites(),  # noqa: B008 (frozen)
-    simulate: Simulation | None = None,
-) -> list[str]:
-    """Run the passes in place; return what each did, and why one that was asked for did not."""
-    return prepare_exactly(model, optimize=optimize, widen=widen, rewrite=rewrite) + approximate(
-        model, rewrite=rewrite, simulate=simulate
-    )
 
 
 def prepare_exactly(

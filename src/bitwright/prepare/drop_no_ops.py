@@ -13,7 +13,7 @@ from bitwright.prepare.passes import Scope, rewrites
 
 _NEUTRAL = {op.op_type: op.neutral for op in OPERATORS.values() if op.neutral is not None}
 
-_LONGEST = 2**31 - 1
+_MAX_INT32 = 2**31 - 1
 """The end of a Slice that goes to the end of an axis of any size; some write that of int64."""
 
 
@@ -67,5 +67,5 @@ def _takes_everything(node: ir.Node) -> bool:
         return False
     sizes = sizes_of(node.inputs[0])
     places = range(ends.size) if axes is None else axes
-    behind = [_LONGEST if sizes is None else sizes[axis] or _LONGEST for axis in places]
+    behind = [_MAX_INT32 if sizes is None else sizes[axis] or _MAX_INT32 for axis in places]
     return bool((ends >= behind).all())

@@ -18,8 +18,8 @@ from bitwright.support.wording import reason_of
 
 # Elements, not bytes: a folded tensor may hold 256 MiB of float32, so that the transposed or cast
 # weight of a large layer is still found constant, while a model of gigabytes stays on disk.
-_LARGEST_FOLDED = 1 << 26
-_SMALL = 64
+_MAX_FOLDED_ELEMENTS = 1 << 26
+_MAX_FILLED_ELEMENTS = 64
 
 # Small constants can become huge through these. A result larger than what it replaces is dropped
 # by the folder anyway, but only after it was computed.
@@ -112,7 +112,7 @@ def _fold(model: ir.Model, keep: Callable[[ir.Node], bool] | None) -> None:
         fold_constants_ir,
         model,
         onnx_shape_inference=True,
-        input_size_limit=_LARGEST_FOLDED,
+        input_size_limit=_MAX_FOLDED_ELEMENTS,
         should_fold=should_fold,
     )
     fold_with_sizes(model, fold)
@@ -127,10 +127,10 @@ def _should_fold(node: ir.Node) -> bool | None:
     known = shape is not None and shape.is_static()
     if shape is not None and known:
         sizes.append(math.prod(shape.numpy()))
-    if max(sizes, default=0) > _LARGEST_FOLDED or (node.op_type in _GROWING and not known):
+    if max(sizes, default=0) > _MAX_FOLDED_ELEMENTS or (node.op_type in _GROWING and not known):
         return False
     # The optimizer would leave it; the few numbers of one are pads, mostly, which others wait for.
-    if node.op_type == "ConstantOfShape" and max(sizes, default=0) <= _SMALL:
+    if node.op_type == "ConstantOfShape" and max(sizes, default=0) <= _MAX_FILLED_ELEMENTS:
         return True
     return None
 

@@ -27,7 +27,7 @@ from bitwright.graph.constants import constant_of, is_private
 from bitwright.graph.shapes import element_type, static_shape
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
-_SHORTEST = 1e-5
+_MAX_GUARD = 1e-5
 """Largest epsilon of a guard against division by zero: far below what a layer computes."""
 
 
@@ -52,7 +52,7 @@ def fuse_l2_norm(last: ir.Node, names: Scope) -> bool | str:
     nodes = matched.in_order()
     if element_type(length.x) != ir.DataType.FLOAT or not is_closed(nodes, last):
         return False
-    if length.guard > _SHORTEST:
+    if length.guard > _MAX_GUARD:
         return (
             f"the L2 norm at {last.name!r} was not fused: its guard changes vectors up to a "
             f"length of {length.guard:g}"

@@ -21,7 +21,7 @@ from bitwright.graph.shapes import infer_shapes, is_invented
 from bitwright.graph.subgraphs import iter_graphs
 from bitwright.support.array_types import Array
 
-_MOST_ROUNDS = 8
+_MAX_ROUNDS = 8
 """Of the models of the zoo, none takes more than three."""
 
 
@@ -43,7 +43,7 @@ def fold_with_sizes(model: ir.Model, fold: Callable[[], None]) -> None:
     found = _readers_of_sizes(model)
     if not any(_may_be_known(node, picked) for node, picked in found):
         return
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         claims = _take_claims(model)
         infer_shapes(model)
         _pass_shapes_on(model)

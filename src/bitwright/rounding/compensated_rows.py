@@ -21,11 +21,11 @@ _STRIPE = 16
 # Columns that compiled code takes through all rows.
 _LANES = 128
 
-# Pairs of rows whose changes are taken over in the time that another loop takes for a number.
-_PAIRS = 8
+# How `map_rows` counts the work: pairs of rows in the time that it takes for one number.
+_ROW_PAIRS_PER_NUMBER = 8
 
-# What rounding a weight so takes, in grids that it could be tried on in that time.
-_GRIDS = 8
+# Time to round a weight row by row, in grids of a block search.
+_EQUIVALENT_GRIDS = 8
 
 
 def row_rounder(size: int, highest: int, xp: Arrays) -> RowRounder:
@@ -36,7 +36,7 @@ def row_rounder(size: int, highest: int, xp: Arrays) -> RowRounder:
     It returns the codes, by how much they change the weights, and the rounding errors.
     """
     # By size alone, so that a weight has one result.
-    if xp is NUMPY and is_worth_compiling(size, _GRIDS):
+    if xp is NUMPY and is_worth_compiling(size, _EQUIVALENT_GRIDS):
         return partial(_round_compiled, highest=highest)
     return xp.captured(("gptq", highest), partial(_round, highest=highest, xp=xp))
 
@@ -76,7 +76,7 @@ def _round_compiled(
     map_rows(
         lambda start, stop: loop(arrays, np.float32(highest), start, stop, _LANES),
         columns,
-        rows**2 // _PAIRS,
+        rows**2 // _ROW_PAIRS_PER_NUMBER,
         unit=_LANES,
     )
     return codes, changes, target

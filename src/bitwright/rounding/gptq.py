@@ -34,15 +34,15 @@ from bitwright.numerics.blocks import (
     nearest_codes,
     values_of,
 )
-from bitwright.numerics.second_moment import WIDE
+from bitwright.numerics.second_moment import MAX_COPIED_CHANNELS
 from bitwright.numerics.wide_matrices import factor_, permute_, unit_rows_
 from bitwright.rounding.compensated_rows import row_rounder
 
-# Rows whose sums over all earlier rows are one matrix product.
-_BLOCK = 128
+# Rows whose sums over all earlier rows are computed by one matrix product.
+_ROWS_AT_ONCE = 128
 
-# Ten times the damping each time: the last try is a hundred times the mean.
-_TRIES = 5
+# Each attempt adds ten times as much; the last one a hundred times the mean of the diagonal.
+_DAMPING_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +87,7 @@ def factor_hessian(
     if mean <= 0:
         raise DataError("the layer's inputs are all zero: give calibration data that reaches it.")
     places = xp.descending(diagonal) if act_order else xp.indices(np.arange(rows))
-    factor_by = _factor_in_place if xp is NUMPY and rows > WIDE else _factor
+    factor_by = _factor_in_place if xp is NUMPY and rows > MAX_COPIED_CHANNELS else _factor
     if factor_by is _factor_in_place and not overwrite:
         matrix = xp.copy(matrix)
     lower, sizes = factor_by(matrix, places, damping * mean, xp)
@@ -109,7 +109,7 @@ def _factor(matrix: Any, places: Any, damping: float, xp: Arrays) -> tuple[Any, 
     rows = matrix.shape[0]
     backwards = xp.indices(xp.numpy(places)[::-1].copy())
     ends = np.arange(rows)
-    for attempt in range(_TRIES):
+    for attempt in range(_DAMPING_ATTEMPTS):
         reversed_ = matrix[backwards[:, None], backwards]
         reversed_[ends, ends] += damping * 10**attempt
         factor = xp.cholesky(reversed_)
@@ -127,13 +127,13 @@ def _factor(matrix: Any, places: Any, damping: float, xp: Arrays) -> tuple[Any, 
 def _factor_in_place(matrix: Any, places: Any, damping: float, xp: Arrays) -> tuple[Any, Any]:
     """Return the same as `_factor`, in the memory of the matrix."""
     permute_(matrix, xp.numpy(places))
-    if any(factor_(matrix, damping * 10**attempt) for attempt in range(_TRIES)):
+    if any(factor_(matrix, damping * 10**attempt) for attempt in range(_DAMPING_ATTEMPTS)):
         return unit_rows_(matrix)
     raise _indefinite(matrix, damping)
 
 
 def _indefinite(matrix: Any, damping: float) -> DataError:
-    most = damping * 10 ** (_TRIES - 1) * len(matrix) / float(matrix.diagonal().sum())
+    most = damping * 10 ** (_DAMPING_ATTEMPTS - 1) * len(matrix) / float(matrix.diagonal().sum())
     return DataError(
         f"the Hessian is not positive definite, even with {most:g} times the mean of its diagonal "
         "added; is it a mean of x x'?"
@@ -202,7 +202,7 @@ def _sweep(
 
     round_block = row_rounder(weights.size, format.highest, xp)
     # Scales that move are chosen at the start of a block, so both kinds of block must agree.
-    block = length if shrinks is not None else _BLOCK
+    block = length if shrinks is not None else _ROWS_AT_ONCE
     for start in range(0, rows, block):
         own = slice(start, min(start + block, rows))
         target = work[own] + lower[own, :start] @ changes[:start]
@@ -259,8 +259,8 @@ def _guarded(
     spent = xp.zeros(weights.shape[1])
     # The loss is a sum over rows of (M' d)^2. A column is out as soon as a part of the sum exceeds
     # what the other rounding lost, and the first rows, which are cheap, mostly decide it.
-    for start in range(0, weights.shape[0], _BLOCK):
-        stop = min(start + _BLOCK, weights.shape[0])
+    for start in range(0, weights.shape[0], _ROWS_AT_ONCE):
+        stop = min(start + _ROWS_AT_ONCE, weights.shape[0])
         errors = factor.lower[start:stop, :stop] @ changes[:stop]
         spent += (errors * errors * factor.costs[start:stop, None]).sum(axis=0)
         open_still = spent < losses

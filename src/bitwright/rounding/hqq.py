@@ -39,16 +39,16 @@ from bitwright.numerics.blocks import (
 # The starts with float zero points, as parts of the range, and those with integers, as moves of
 # the zero point. Twice as many, or as many rounds, lower the squared error of a language model by
 # one part in a hundred.
-_RANGES = (1.0, 0.95, 0.9, 0.85)
-_MOVES = (0, -1, 1)
+_START_SHRINKS = (1.0, 0.95, 0.9, 0.85)
+_START_SHIFTS = (0, -1, 1)
 _FLOAT_ROUNDS = 7
 _ROUNDS = 5
 
-# A fit that changes a scale by more than this is one to codes that are nearly all the same.
-_LEAST, _MOST = 0.5, 2.0
+# Limits of the factor by which a fit changes a scale: beyond, the codes are nearly all the same.
+_MIN_SLOPE, _MAX_SLOPE = 0.5, 2.0
 
-# How many times its own width a range may lie away from zero: float16 has no finer zero points.
-_FARTHEST = 16
+# Largest zero point, in widths of the range: beyond, float16 does not resolve single codes.
+_MAX_ZERO_POINT = 16
 
 
 def hqq(
@@ -94,17 +94,17 @@ def _starts(
         low, high = xp.amin(part, 1), xp.amax(part, 1)
         # Where all weights are the same there is nothing to divide by, nor to be gained.
         width = xp.where(high > low, high - low, scale * format.highest)
-        for share in _RANGES:
+        for share in _START_SHRINKS:
             scale = usable_scales(width * (share / format.highest), format, xp)
             yield scale, _usable_zeros(-low * share / scale, format, xp)
         return
-    for move in (0,) if format.symmetric else _MOVES:
+    for move in (0,) if format.symmetric else _START_SHIFTS:
         yield scale, xp.clip_(zero + move, 0, format.highest)
 
 
 def _usable_zeros(zero: Any, format: BlockFormat, xp: Arrays) -> Any:
     """Return zero points as they are stored; new ones, as they are limited in place."""
-    far = _FARTHEST * format.highest
+    far = _MAX_ZERO_POINT * format.highest
     return xp.rounded(xp.clip_(zero + 0, -far, far), format.scale_type)
 
 
@@ -162,5 +162,5 @@ def _slope(covariance: Any, variance: Any, xp: Arrays) -> Any:
     """Return one plus the slope of the errors; one where the codes cannot tell."""
     # Codes are integers: two that differ have a variance of a half.
     slope = 1 + covariance / xp.where(variance > 0.25, variance, variance * 0 + 1)
-    usable = (variance > 0.25) & (slope > _LEAST) & (slope < _MOST)
+    usable = (variance > 0.25) & (slope > _MIN_SLOPE) & (slope < _MAX_SLOPE)
     return xp.where(usable, slope, slope * 0 + 1)

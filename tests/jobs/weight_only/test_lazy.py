@@ -66,9 +66,9 @@ def test_nearest_rounding_stores_nothing_on_the_way(tmp_path, monkeypatch, round
 def test_pieces_read_from_the_file_give_the_same_bytes(tmp_path, monkeypatch):
     pytest.importorskip("numba")
     model, files = make_model(tmp_path), []
-    monkeypatch.setattr(block_search, "WORTH_COMPILING", 0)
+    monkeypatch.setattr(block_search, "MIN_COMPILED_WORK", 0)
     for piece in (1 << 20, 64):
-        monkeypatch.setattr(row_reading, "_PIECE", piece)
+        monkeypatch.setattr(row_reading, "_NUMBERS_AT_ONCE", piece)
         bitwright.quantize(model, tmp_path / "out.onnx", recipe=recipe())
         files.append((tmp_path / "out.onnx").read_bytes())
     assert files[0] == files[1]

@@ -13,7 +13,7 @@ from bitwright.graph.constants import constant_of, input_at
 
 # An additive constant this large is a mask or a sentinel: in one range with the values beside
 # it, one quantization step would be wider than all of them.
-_HUGE = 1e4
+_MIN_SENTINEL = 1e4
 
 
 def _clip_bounds(node: ir.Node) -> tuple[float, float] | None:
@@ -40,7 +40,7 @@ def refuse_sentinels(node: ir.Node) -> Skip | None:
         if array is None or array.dtype.kind != "f" or array.size == 0:
             continue
         largest = float(np.max(np.abs(array.astype(np.float64))))
-        if not largest < _HUGE:
+        if not largest < _MIN_SENTINEL:
             name = value.name if value is not None else ""
             return Skip(
                 f"its constant {name!r} reaches {largest:.3g}, like an attention mask, and would "

@@ -21,10 +21,10 @@ Both fit 3x3 convolutions of 32 to 512 channels with 2 to 64 channels a group: t
 .13 for 64 channels, 4 a group; .74 for 128, 16 a group; .83 for 256, 8 a group; 1.4 for 256, 16.
 """
 
-_MOST_GROWTH = 1.36
+_MAX_PADDING = 1.36
 """Channels after padding over those before it, above which the zeros cost as much as they save."""
 
-_MOST_DEPTHWISE_GROWTH = 1.9
+_MAX_DEPTHWISE_PADDING = 1.9
 """The same beside a depthwise convolution: 18 channels between 24 and 24 took .49 as 32."""
 
 _SHUFFLE_MACS = 700
@@ -102,7 +102,7 @@ def padded_channels(channels: int, *, depthwise: bool) -> int:
     where zeros would gain nothing, or more of them would be needed than they are worth.
     """
     sixteens, fours = -(-channels // 16) * 16, -(-channels // 4) * 4
-    if depthwise and sixteens <= _MOST_DEPTHWISE_GROWTH * channels:
+    if depthwise and sixteens <= _MAX_DEPTHWISE_PADDING * channels:
         return sixteens
     wanted = (max(fours, 16), fours)  # fewer than 16 outputs have no kernel, but 4 inputs do
-    return next((count for count in wanted if count <= _MOST_GROWTH * channels), channels)
+    return next((count for count in wanted if count <= _MAX_PADDING * channels), channels)

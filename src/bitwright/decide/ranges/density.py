@@ -12,10 +12,10 @@ from bitwright.numerics.scales import middle_of
 from bitwright.numerics.types import QType
 from bitwright.support.array_types import F64, Array
 
-_INTERVALS = 384
+_MAX_INTERVALS = 384
 """Finer densities change the chosen range by less than the search's own step."""
 
-_TAIL = 160
+_TAIL_BINS = 160
 """Bins at either end that are not merged."""
 
 
@@ -152,10 +152,10 @@ class Density:
         point = _spikes(low, high, counts)
         # The ends of the tails decide what clipping costs: they are kept value by value.
         tail = np.ones(counts.size, bool)
-        tail[_TAIL:-_TAIL] = False
+        tail[_TAIL_BINS:-_TAIL_BINS] = False
         point |= tail & (counts < 8)
         points, masses = values[point], counts[point]
-        left, right = min(_TAIL, counts.size), max(counts.size - _TAIL, _TAIL)
+        left, right = min(_TAIL_BINS, counts.size), max(counts.size - _TAIL_BINS, _TAIL_BINS)
         sides = [slice(0, left), slice(left, right), slice(right, counts.size)]
         spread = [tuple(a[side][~point[side]] for a in (low, high, counts)) for side in sides]
         spread[1] = _merge(*spread[1])
@@ -195,10 +195,10 @@ def _from_bits(bits: npt.NDArray[np.uint32]) -> F64:
 
 def _merge(low: F64, high: F64, counts: F64) -> tuple[F64, F64, F64]:
     """Join neighbours, never across zero, until few enough are left."""
-    if counts.size <= _INTERVALS:
+    if counts.size <= _MAX_INTERVALS:
         return low, high, counts
     split = int(np.searchsorted(low, 0.0))
-    width = -(-counts.size // _INTERVALS)
+    width = -(-counts.size // _MAX_INTERVALS)
     starts = np.concatenate([np.arange(0, split, width), np.arange(split, counts.size, width)])
     last = np.append(starts[1:], counts.size) - 1
     return low[starts], high[last], np.add.reduceat(counts, starts)

@@ -6,10 +6,10 @@ import numpy as np
 
 from bitwright.support.array_types import F64, I64
 
-_COARSE = 96
+_COARSE_THRESHOLDS = 96
 """Thresholds tried before the neighbourhood of the best is searched bin by bin."""
 
-_MOST_CLIPPED = 1e-3
+_MAX_CLIPPED_SHARE = 1e-3
 """Share of the values that may be clipped.
 
 The divergence sees how often values occur, not how much they matter: of the smooth activations
@@ -73,7 +73,9 @@ def _search(
     reach = np.arange(1, max(below, bins - below) + 1)
     lengths = np.minimum(below, reach) + np.minimum(bins - below, reach)
     reach = reach[lengths >= levels]
-    coarse = reach[np.unique(np.linspace(0, reach.size - 1, _COARSE).round().astype(int))]
+    coarse = reach[
+        np.unique(np.linspace(0, reach.size - 1, _COARSE_THRESHOLDS).round().astype(int))
+    ]
     score = _divergence(histogram, coarse, below, levels, tails)
     best = int(np.argmin(score))
     around = np.arange(coarse[max(best - 1, 0)], coarse[min(best + 1, coarse.size - 1)] + 1)
@@ -100,7 +102,7 @@ def _divergence(
     total = float(running[-1]) + sum(tails)
     result = np.full(reach.size, np.inf)
     kept = running[np.minimum(zero + reach, bins)] - running[np.maximum(zero - reach, 0)]
-    allowed = np.flatnonzero(np.maximum(kept, 1e-4) >= total * (1 - _MOST_CLIPPED))
+    allowed = np.flatnonzero(np.maximum(kept, 1e-4) >= total * (1 - _MAX_CLIPPED_SHARE))
     reach = reach[allowed]
     start, end = np.maximum(zero - reach, 0), np.minimum(zero + reach, bins)
     left = running[start] + tails[0]

@@ -90,7 +90,7 @@ def _products_behind(value: ir.Value, norm: ir.Node) -> list[ir.Node]:
             found += _products_behind(node.outputs[0], norm)
         elif is_product(node) and index == 0 and matrix_axes(node) is not None:
             found.append(node)
-        elif node.op_type not in LOOKS:
+        elif node.op_type not in SHAPE_READERS:
             raise Refused(
                 f"{describe(node)} reads what {describe(norm)} scales by channel, and has no "
                 "weights to take that over"
@@ -98,4 +98,4 @@ def _products_behind(value: ir.Value, norm: ir.Node) -> list[ir.Node]:
     return list(dict.fromkeys(found))
 
 
-LOOKS = ("Shape", "Size")
+SHAPE_READERS = ("Shape", "Size")

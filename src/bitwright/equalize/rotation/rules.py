@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.equalize.rotation.movement import MOVES, cut_by_split, join, pass_on
-from bitwright.equalize.rotation.norms import LOOKS, fold_gains, normalize, normalize_sum
+from bitwright.equalize.rotation.norms import SHAPE_READERS, fold_gains, normalize, normalize_sum
 from bitwright.equalize.rotation.operands import (
     ATTENTIONS,
     Refused,
@@ -70,7 +70,7 @@ def _follow(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
     rule(tracing, node, slot, span)
 
 
-def _look(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
+def _read_shape(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
     """An operator that sees the shape only."""
 
 
@@ -218,7 +218,7 @@ def _sums_last_axis(node: ir.Node) -> bool:
 
 RULES: dict[tuple[str, str], Rule] = {
     **MOVES,
-    **{("", op_type): _look for op_type in LOOKS},
+    **{("", op_type): _read_shape for op_type in SHAPE_READERS},
     ("", "Add"): add,
     ("", "Concat"): join,
     ("", "Div"): divide,

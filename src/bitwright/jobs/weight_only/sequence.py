@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.equalize.awq import CLIPPED, awq_scales
+from bitwright.equalize.awq import CLIP_RATIOS, awq_scales
 from bitwright.errors import DataError
 from bitwright.graph.branches import find_choices, open_branches
 from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
@@ -273,7 +273,7 @@ def find_scaling(work: WeightWork, plan: QuantPlan) -> dict[str, Smoothing]:
                     moments.matrix,
                     group[0].format(),
                     alphas=alphas,
-                    shrinks=CLIPPED if options.clip else (1.0,),
+                    shrinks=CLIP_RATIOS if options.clip else (1.0,),
                     xp=xp,
                 )
                 if np.any(factors != 1):
