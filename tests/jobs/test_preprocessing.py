@@ -35,7 +35,7 @@ FINE, REFUSED, ALSO_REFUSED = (
 
 
 def test_a_step_whose_model_the_runtime_refuses_is_left_out(monkeypatch, tmp_path):
-    monkeypatch.setattr(preprocessing, "prepare", lambda model, **_: spoil(model))
+    monkeypatch.setattr(preprocessing, "prepare_exactly", lambda model, **_: spoil(model))
 
     def spoil(model):
         resize = next(one for one in model.graph if one.op_type == "Resize")
