@@ -55,7 +55,7 @@ class QuantizeRequest:
     def __post_init__(self) -> None:
         """Refuse an engine for a job that runs no samples and rounds nothing by data."""
         mode, calibration = self.recipe.mode, self.calibration
-        idle = (mode == "dynamic" and self.recipe.smooth is None) or (
+        idle = (mode == "dynamic" and self.recipe.smooth is None and self.effort is None) or (
             mode == "weight-only" and calibration.data is None
         )
         if idle and not calibration.engine.is_local:

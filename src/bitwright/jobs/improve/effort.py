@@ -3,7 +3,8 @@
 low       the recipe as it is
 standard  the better of two range methods, then bias correction if it helps; the default where no
           recipe is given
-medium    + gain correction, equalization or smoothing, ranges of weights, and nodes in float
+medium    + gain correction, equalization or smoothing, ranges of weights, and nodes in float;
+          of a dynamic recipe smoothing alone
 high      + AdaRound on the most sensitive segments
 
 Samples are observed once, in four folds. Ranges of three are judged on the fourth; what is written
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -25,6 +26,7 @@ from bitwright.data import Sample
 from bitwright.errors import DataError, RecipeError, did_you_mean
 from bitwright.jobs.calibration import Calibration, Evaluation, keep_data, random_data_notes
 from bitwright.jobs.compute import ON_CPU, Compute
+from bitwright.jobs.improve.dynamic import improve_dynamic
 from bitwright.jobs.improve.loop import Trail, improve
 from bitwright.jobs.improve.proposals.bias_correction import correct_biases, gain_corrections
 from bitwright.jobs.improve.proposals.choices import Attempts, choose
@@ -77,9 +79,10 @@ def check_effort(effort: str, recipe: Recipe, calibration: Calibration) -> None:
     """Refuse what no effort can do anything about, before any work is done."""
     if effort not in EFFORTS:
         raise RecipeError(f"unknown effort {effort!r}.{did_you_mean(effort, EFFORTS)}")
-    if recipe.mode != "static":
+    if recipe.mode != "static" and (recipe.mode, effort) != ("dynamic", "medium"):
         reason = {
-            "dynamic": "each run of it measures its own ranges",
+            "dynamic": "each run of it measures its own ranges, so that data can only smooth "
+            "activations, which is effort 'medium'",
             "cast": "it has no ranges",
             "weight-only": "it has no ranges of activations, and `rounding`, `awq` and `refine` "
             "say how hard its weights are worked on",
@@ -90,6 +93,11 @@ def check_effort(effort: str, recipe: Recipe, calibration: Calibration) -> None:
         )
     if effort == "low":
         return
+    if recipe.mode == "dynamic" and recipe.smooth is not None:
+        raise RecipeError(
+            f"effort {effort!r} tries to smooth the activations of a dynamic recipe, which "
+            f"{recipe.name!r} does already; leave effort out."
+        )
     if not recipe.place.portable:
         raise RecipeError(
             "the quantized model cannot be run here, and effort chooses by its error; leave effort "
@@ -157,6 +165,8 @@ def quantize_with_effort(
     if effort == "high":
         require_torch(compute.device)
     kept = _keep(prepared, effort, calibration)
+    if prepared.recipe.mode == "dynamic":
+        return quantize_static(_smoothed(prepared, effort, kept), kept, compute)
     if effort == "standard" and _has_few(kept.data):
         return quantize_static(_unjudged(prepared), kept, compute)
     return _Improved.by(prepared, effort, kept, compute).write()
@@ -167,9 +177,21 @@ def plan_with_effort(prepared: Prepared, effort: Effort, calibration: Calibratio
     if effort == "low":
         return make_static_plan(prepared, calibration)
     kept = _keep(prepared, effort, calibration)
+    if prepared.recipe.mode == "dynamic":
+        return make_static_plan(_smoothed(prepared, effort, kept), kept)
     if effort == "standard" and _has_few(kept.data):
         return make_static_plan(_unjudged(prepared), kept)
     return _Improved.by(prepared, effort, kept, ON_CPU).plan()[1].plan
+
+
+def _smoothed(prepared: Prepared, effort: Effort, kept: Calibration) -> Prepared:
+    """Return the model for the better of a dynamic recipe and the same with smoothing."""
+    trail = improve_dynamic(prepared, kept)
+    assert trail.best is not None  # the recipe as it is, if nothing else
+    recipe = trail.best.recipe
+    if recipe != prepared.recipe:
+        recipe = recipe.replace(name=f"{recipe.name}, effort {effort}")
+    return replace(prepared, recipe=recipe, notes=(*prepared.notes, *_notes(effort, trail)))
 
 
 def plans_by_ranges(prepared: Prepared, calibration: Calibration) -> Iterator[QuantPlan]:
@@ -235,7 +257,7 @@ class _Improved:
             recipe = recipe.replace(name=f"{recipe.name}, effort {self.effort}")
         random = maker.calibration.is_random
         plan = msgspec.structs.replace(planned.plan, recipe=recipe, random_data=random)
-        plan = plan.with_notes([*random_data_notes(random), *self._notes()])
+        plan = plan.with_notes([*random_data_notes(random), *_notes(self.effort, self.trail)])
         return prepared, replace(planned, plan=plan)
 
     def write(self) -> Result:
@@ -246,15 +268,16 @@ class _Improved:
         written = emit_model(prepared, planned)
         return assess_model(prepared, written, evaluation, self.maker.data)
 
-    def _notes(self) -> Iterator[str]:
-        """Tell what was chosen in one line with the figures of all, then what more was tried."""
-        told = []
-        for step in self.trail.steps:
-            if isinstance(step, str):
-                told.append(step)
-                continue
-            both = (step.before, step.after)
-            shown = " -> ".join(f"{-one.loss:.1f} dB" for one in both if one is not None)
-            fate = "" if step.before is None else " (kept)" if step.kept else " (not kept)"
-            told.append(f"{step.name} {shown or 'has nothing to try'}{fate}")
-        yield f"effort {self.effort}, signal over noise on held-out samples: {'; '.join(told)}"
+
+def _notes(effort: Effort, trail: Trail[Any]) -> Iterator[str]:
+    """Tell what was chosen in one line with the figures of all, then what more was tried."""
+    told = []
+    for step in trail.steps:
+        if isinstance(step, str):
+            told.append(step)
+            continue
+        both = (step.before, step.after)
+        shown = " -> ".join(f"{-one.loss:.1f} dB" for one in both if one is not None)
+        fate = "" if step.before is None else " (kept)" if step.kept else " (not kept)"
+        told.append(f"{step.name} {shown or 'has nothing to try'}{fate}")
+    yield f"effort {effort}, signal over noise on held-out samples: {'; '.join(told)}"
