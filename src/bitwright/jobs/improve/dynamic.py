@@ -21,7 +21,6 @@ from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, open_quantized
 from bitwright.jobs.static import plan_static
 from bitwright.recipe import Recipe, SmoothQuant
-from bitwright.run import run_session
 
 MAX_JUDGED = 8
 """Number of samples of the last fold that a recipe is judged on."""
@@ -51,7 +50,7 @@ class _Maker:
         self._judged = list(islice(last.open(prepared.model), MAX_JUDGED))
         self._noise = Noise(prepared.reference)
         self._expected = [
-            self._noise.keep(sample, run_session(prepared.reference_session, sample))
+            self._noise.keep(sample, prepared.reference_session.run(sample))
             for sample in self._judged
         ]
 
@@ -61,7 +60,7 @@ class _Maker:
         written = open_quantized(decided.prepared, Planned(decided.plan), checked=False)
         assert written.session is not None  # dynamic models have operators of the runtime only
         losses = [
-            self._noise.decibels(expected, run_session(written.session, sample))
+            self._noise.decibels(expected, written.session.run(sample))
             for expected, sample in zip(self._expected, self._judged, strict=True)
         ]
         return DynamicCandidate(recipe, float(np.mean(losses)))
