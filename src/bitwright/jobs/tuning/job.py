@@ -15,7 +15,7 @@ from bitwright._version import TOOL
 from bitwright.assess.clock import Clock, middle_sized, read_clock, time_models
 from bitwright.assess.judge.sequential import Drop
 from bitwright.assess.verdict import stays_float
-from bitwright.errors import DataError, ModelError
+from bitwright.errors import DataError
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.loop import Trail, improve
 from bitwright.jobs.improve.metrics import Metric
@@ -37,8 +37,6 @@ from bitwright.jobs.tuning.points import front_points
 from bitwright.jobs.tuning.purposes import PurposeProposals, planned_evaluations
 from bitwright.jobs.tuning.request import TuneRequest, TuneSamples, check_request
 from bitwright.jobs.tuning.result import Probe, TuneResult
-from bitwright.plan import QuantPlan
-from bitwright.support.notices import warn_user
 from bitwright.support.wording import show_bytes
 from bitwright.targets.host import detect_cpu_class
 from bitwright.verification.runtime import note_rounded
@@ -46,9 +44,8 @@ from bitwright.verification.runtime import note_rounded
 __all__ = ["TuneRequest", "tune_model"]
 
 BEST_MODEL, BEST_PLAN = "best.onnx", "best-plan.json"
-BEST, NOTED, DIGEST = "best", "noted", "digest of best"
-"""Under which the journal has the names of the model on disk, and of that whose plan has notes, and
-a hash of the files."""
+BEST = "best"
+"""Under which the journal has the name of the model on disk."""
 TIMED_SAMPLES = 8
 """Number of samples searched for the median-sized one; models are timed on it."""
 MIN_TIME_SAVED, MIN_BYTES_SAVED = 0.05, 0.02
@@ -223,53 +220,13 @@ class _Job:
 
     def _keep_best(self, mix: Mix, made: Made) -> None:
         """Write the best model so far: whatever happens next, it is there."""
-        if self._written == mix.name:
-            return
-        self._written = mix.name
-        model, plan = self._journal.path(BEST_MODEL), self._journal.path(BEST_PLAN)
-        self._journal[BEST] = None  # until both files are of the same model
-        for path in (model, self._request.output):
-            if path is not None:
-                graph.save_model(made.model, path, external_data=self._request.external_data)
-        if plan is not None:
+        journal, request = self._journal, self._request
+        for path in (journal.path(BEST_MODEL), request.output):
+            if path is not None and self._written != mix.name:
+                graph.save_model(made.model, path, external_data=request.external_data)
+        if (plan := journal.path(BEST_PLAN)) is not None:
             made.plan.save(plan)
-            self._journal[DIGEST] = self._digest_of_best()
-        self._journal[BEST] = mix.name
-
-    def _digest_of_best(self) -> str:
-        """Return a hash of the files of the best model so far; of none where one is missing."""
-        model, plan = self._journal.path(BEST_MODEL), self._journal.path(BEST_PLAN)
-        digest = hashlib.sha256()
-        try:
-            for file in () if model is None or plan is None else (*graph.files_of(model), plan):
-                with file.open("rb") as content:
-                    digest.update(hashlib.file_digest(content, "sha256").digest())
-        except (ModelError, OSError):
-            return ""
-        return digest.hexdigest()
-
-    def _with_notes(self, mix: Mix, made: Made) -> Made:
-        """Note what the runtime changes, as for any model that is handed out."""
-        if self._request.recipe.mode == "weight-only" or self._journal.get(NOTED) == mix.name:
-            return made
-        plan = note_rounded(made.plan, made.model, self._request.providers)
-        if (path := self._journal.path(BEST_PLAN)) is not None:
-            plan.save(path)
-            self._journal[DIGEST] = self._digest_of_best()
-            self._journal[NOTED] = mix.name
-        return replace(made, plan=plan)
-
-    def _reopen(self, mix: Mix) -> Made | None:
-        """Return the model that an earlier run wrote last, if it is the one that is wanted."""
-        model, plan = self._journal.path(BEST_MODEL), self._journal.path(BEST_PLAN)
-        if self._journal.get(BEST) != mix.name or model is None or plan is None:
-            return None
-        if self._journal.get(DIGEST) != self._digest_of_best():
-            warn_user(f"{str(model)!r} or its plan is gone or damaged; it is made again.")
-            return None
-        return Made(
-            None, graph.load_model(model), self._request.providers, plan=QuantPlan.load(plan)
-        )
+        journal[BEST] = self._written = mix.name
 
     # The result -------------------------------------------------------------------------------
 
@@ -278,9 +235,11 @@ class _Job:
         best = trail.best
         assert best is not None  # the first model is scored in any case
         maker.cost(best.mix)
-        made = self._reopen(best.mix) or maker.model(best.mix)
+        made = maker.model(best.mix)
+        if request.recipe.mode != "weight-only":  # what the runtime changes, as for any other model
+            plan = note_rounded(made.plan, made.model, request.providers)
+            made = replace(made, plan=plan)
         self._keep_best(best.mix, made)
-        made = self._with_notes(best.mix, made)
         is_float = stays_float(made.plan)
         final = self._final(best.mix, made, is_float=is_float)
         notes = tuple(self._notes(best, final, is_float=is_float))
