@@ -7,7 +7,7 @@ import pytest
 from support.models import constants_of, make_cnn, make_mlp, make_samples
 
 import bitwright
-from bitwright.assess.comparison.quantized_graph import QuantizedGraph
+from bitwright.decide.ops.quantized_view import QuantizedView
 from bitwright.graph import load_model
 from bitwright.graph.constants import constant_of
 from bitwright.graph.quantized_ops import DEQUANTIZERS
@@ -22,10 +22,10 @@ def test_weights_are_restored_to_within_a_step(recipe):
     model = make_mlp() if blocks else make_cnn()
     result = bitwright.quantize(model, data=make_samples(model), recipe=recipe)
     given = load_model(model).graph.initializers
-    graph = QuantizedGraph(result.model)
+    graph = QuantizedView(result.model)
     restored_weights = {
-        node.inputs[0].name.removesuffix("_quantized"): graph.weight(node.outputs[0])
-        for node in graph.nodes
+        node.inputs[0].name.removesuffix("_quantized"): graph.numbers_of(node.outputs[0])
+        for node in graph.model.graph
         if node.op_type in DEQUANTIZERS and node.inputs[0].is_initializer()
     }
     arrays = constants_of(result)

@@ -6,8 +6,8 @@ import pytest
 from support import language_models
 
 import bitwright
-from bitwright.assess.comparison.quantized_graph import packed_weight
 from bitwright.graph import infer_shapes, load_model
+from bitwright.graph.packed_weights import packed_weight
 from bitwright.run import Session
 
 

@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from bitwright.graph.quantizers import (
-    QuantizationParameters,
+    Quantizer,
     Quantizers,
     position_of,
     stored_weight,
@@ -47,7 +47,7 @@ def test_integer_ops_have_scales_for_their_output_channels(op, attributes, wante
     w = constant("w", W)
     scale, zero = constant("ws", np.float32([1, 10])), constant("wz", np.int8([0, 0]))
     found = stored_weight(ir.node(op, [x, s, z, w, scale, zero], attributes))
-    assert found.value is w and np.array_equal(found.numbers(), wanted)
+    assert found.values is w and np.array_equal(found.numbers(), wanted)
 
 
 def test_what_is_computed_at_run_time_has_no_numbers():
@@ -55,9 +55,11 @@ def test_what_is_computed_at_run_time_has_no_numbers():
     scale, zero = constant("s", np.float32(0.5)), constant("z", np.uint8(3))
     assert stored_weight(ir.node("DequantizeLinear", [computed, scale])) is None
     assert stored_weight(ir.node("Conv", [computed, constant("w", W)])) is None
-    assert QuantizationParameters(computed, None).constants() is None
-    assert QuantizationParameters(scale, computed).constants() is None
-    assert [array.tolist() for array in QuantizationParameters(scale, zero).constants()] == [0.5, 3]
+    node = ir.node("DequantizeLinear", [computed, scale])
+    assert Quantizer(node, computed, computed, None).constants() is None
+    assert Quantizer(node, computed, scale, computed).constants() is None
+    known = Quantizer(node, computed, scale, zero).constants()
+    assert [array.tolist() for array in known] == [0.5, 3]
 
 
 def test_a_quantizer_knows_the_type_that_its_zero_point_has():

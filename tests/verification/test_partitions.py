@@ -5,11 +5,11 @@ import onnx_ir as ir
 import pytest
 from support.models import build, node, normal
 
+from bitwright.decide.ops.quantized_view import QuantizedView
 from bitwright.graph import infer_shapes
 from bitwright.verification import Residence
 from bitwright.verification.findings import Finding
 from bitwright.verification.partitions import find_residence
-from bitwright.verification.view import TargetView
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def view():
     ]
     model = ir.from_proto(build(nodes, {"x": ["batch", 4]}, {"y": ["batch", 2]}, constants))
     infer_shapes(model)
-    return TargetView(model)
+    return QuantizedView(model)
 
 
 def finding(name, consequence):

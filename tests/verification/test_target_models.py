@@ -77,7 +77,7 @@ def measured(result, samples):
     float_session = Session(graph.load_model(result.source))
     session = Session(result.model, level=level)
     wanted, found = (
-        np.concatenate([one.run(None, sample)[0].reshape(-1) for sample in samples])
+        np.concatenate([one.runtime.run(None, sample)[0].reshape(-1) for sample in samples])
         for one in (float_session, session)
     )
     return 10 * np.log10(np.mean(wanted**2) / np.mean((wanted - found) ** 2))

@@ -4,9 +4,9 @@ is named by rule, node, what was found, what is allowed, consequence and fix, th
 import pytest
 from support.rule_models import MAKERS, make_models
 
+from bitwright.decide.ops.quantized_view import QuantizedView
 from bitwright.targets import TARGETS, find_target
 from bitwright.verification.rules import KINDS, read_rules
-from bitwright.verification.view import TargetView
 
 
 def every_rule():
@@ -21,7 +21,7 @@ def every_rule():
 
 
 def findings(model, rule):
-    return list(rule.find("a_rule", TargetView(model)))
+    return list(rule.find("a_rule", QuantizedView(model)))
 
 
 @pytest.mark.parametrize("rule", every_rule())

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import onnx_ir as ir
 
+from bitwright.decide.ops.quantized_view import QuantizedView, is_conversion
 from bitwright.graph.constants import input_at
 from bitwright.graph.quantized_ops import (
     BLOCK_ROUNDERS,
     DECISIONS,
     DEQUANTIZERS,
-    QUANTIZERS,
     ROUNDERS,
     is_integer_op,
 )
@@ -24,7 +24,6 @@ from bitwright.support.showing import Summarized, html_tables
 from bitwright.support.wording import counted, show_bytes
 
 _DEQUANTIZING = DEQUANTIZERS | ROUNDERS
-_QUANTIZERS = QUANTIZERS | _DEQUANTIZING | {"DynamicQuantizeLinear"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -111,9 +110,11 @@ def inspect_model(model: ir.Model) -> Inspection:
     ops = Counter(node.op_type for node in nodes)
     decided = _decisions(model)
     if decided is None:
-        quantized = Counter(node.op_type for node in nodes if _works_on_integers(node))
+        view = QuantizedView(model)
+        working = (n for n in nodes if view.works_on_integers(n) and not is_conversion(n))
+        quantized = Counter(node.op_type for node in working)
     else:
-        quantized = Counter({op: n for op, n in ops.items() if _computes_integers(op)})
+        quantized = Counter(node.op_type for node in filter(_computes_integers, nodes))
         for op, count in decided.quantized.items():
             quantized[op] += max(0, min(count, ops[op] - decided.left_float.get(op, 0)))
     return Inspection(
@@ -175,21 +176,8 @@ def _decisions(model: ir.Model) -> _Decisions | None:
         return None
 
 
-def _computes_integers(op_type: str) -> bool:
-    known = is_integer_op(op_type) or "BlockQuantized" in op_type
-    return known and op_type not in _QUANTIZERS
-
-
-def _works_on_integers(node: ir.Node) -> bool:
-    if node.op_type in _QUANTIZERS:
-        return False
-    if _computes_integers(node.op_type):
-        return True
-    return any(
-        (producer := value.producer()) is not None and producer.op_type in _DEQUANTIZING
-        for value in node.inputs
-        if value is not None
-    )
+def _computes_integers(node: ir.Node) -> bool:
+    return is_integer_op(node.op_type) and not is_conversion(node)
 
 
 def _stored_type(node: ir.Node) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple, Self
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
@@ -18,112 +18,78 @@ from bitwright.numerics.types import QTYPES, QType
 from bitwright.support.array_types import Array
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class QuantizationParameters:
-    """The scale and zero point of integers in a graph: number = (integer - zero) * scale."""
+@dataclass(frozen=True, eq=False)
+class Quantizer:
+    """Integers in a graph, and the scale and zero point by which they stand for numbers.
 
-    scale: ir.Value
-    zero_point: ir.Value | None
+    number = (integer - zero point) * scale
+    """
+
+    node: ir.Node
+    """What quantizes them, dequantizes them, or computes with them."""
+    values: ir.Value | None
+    """The integers; None: a FixNeuron gives the numbers that they stand for."""
+    scale_value: ir.Value | None
+    zero_value: ir.Value | None
     axis: int = 1
     """The axis that several scales belong to."""
     block_size: int = 0
 
-    @classmethod
-    def at(cls, node: ir.Node, scale: int = 1, zero_point: int = 2) -> Self | None:
-        """Return those that a node has at these inputs."""
-        factor = input_at(node, scale)
-        if factor is None:
-            return None
-        axis = node.attributes.get_int("axis", 1)
-        block_size = node.attributes.get_int("block_size", 0)
-        return cls(factor, input_at(node, zero_point), axis, block_size)
-
     @property
     def inputs(self) -> tuple[ir.Value, ...]:
         """What a quantizer reads besides the tensor."""
-        return (self.scale,) if self.zero_point is None else (self.scale, self.zero_point)
+        return tuple(value for value in (self.scale_value, self.zero_value) if value is not None)
 
-    def constants(self) -> tuple[Array, Array] | None:
-        """Return scales and zero points, or None where they are computed at run time."""
-        scale, zero = constant_of(self.scale), constant_of(self.zero_point)
-        if scale is None or not scale.size or (zero is None and self.zero_point is not None):
-            return None
-        whole = np.zeros(scale.shape, np.int64) if zero is None else zero.astype(np.int64)
-        return scale.astype(np.float64), whole
+    @cached_property
+    def scale(self) -> Array | None:
+        """The scales; None: computed at run time, or there are none."""
+        return constant_of(self.scale_value, defaults=True)
 
-    def type_of(self, integers: ir.Value) -> QType | None:
-        """Return the number type of the integers, where it is one that we know."""
-        dtype = integers.dtype
-        if dtype is None and self.zero_point is not None:
-            dtype = self.zero_point.dtype
-        return QTYPES.get("uint8" if dtype is None else dtype.name.lower())
+    @cached_property
+    def zero_point(self) -> Array | None:
+        """The zero points; None: computed at run time, or left out."""
+        return constant_of(self.zero_value, defaults=True)
 
-    def dequantize(self, integers: Array) -> Array | None:
-        """Return the numbers that integers stand for."""
-        found = self.constants()
-        if found is None:
-            return None
-        return dequantize(
-            integers.astype(np.int64),
-            found[0].astype(np.float32),
-            found[1],
-            axis=self.axis,
-            block_size=self.block_size,
-        )
+    @cached_property
+    def stored(self) -> Array | None:
+        """The integers, where they are constant."""
+        return constant_of(self.values, defaults=True)
 
+    @property
+    def codes(self) -> Array:
+        """The same of what is known to be constant."""
+        assert self.stored is not None
+        return self.stored
 
-class StoredWeight(NamedTuple):
-    """A constant of integers, and what they stand for."""
+    @property
+    def zero_point_type(self) -> ir.DataType | None:
+        """The type of the zero point, where there is one."""
+        if self.zero_value is not None and self.zero_value.dtype is not None:
+            return self.zero_value.dtype
+        return None if self.zero_point is None else ir.DataType.from_numpy(self.zero_point.dtype)
 
-    value: ir.Value
-    integers: Array
-    parameters: QuantizationParameters
-
-    def numbers(self) -> Array | None:
-        """Return the dequantized weight."""
-        return self.parameters.dequantize(self.integers)
-
-
-def stored_weight(node: ir.Node) -> StoredWeight | None:
-    """Return what a dequantizer or an integer op reads as a constant of integers."""
-    op = INTEGER_OPS.get(node.op_type)
-    places = None if op is None or op.result is None else op.weight
-    index, scale, zero_point = (0, 1, 2) if node.op_type in DEQUANTIZERS else places or (0, None, 0)
-    if scale is None:
-        return None
-    value, parameters = input_at(node, index), QuantizationParameters.at(node, scale, zero_point)
-    integers = constant_of(value)
-    if value is None or integers is None or parameters is None:
-        return None
-    if op is not None:
-        transposed = node.op_type == "QGemm" and node.attributes.get_int("transB", 0) == 1
-        axis = 0 if transposed or op.weight_axis is None else op.weight_axis % integers.ndim
-        parameters = QuantizationParameters(parameters.scale, parameters.zero_point, axis)
-    return StoredWeight(value, integers, parameters)
-
-
-@dataclass(frozen=True, slots=True)
-class Quantizer:
-    """One Q, DQ or FixNeuron with its parameters; None for those computed at run time."""
-
-    node: ir.Node
-    scale: Array | None
-    zero_point: Array | None
-    zero_point_type: ir.DataType | None
-    stored_type: ir.DataType | None
-    """The type of the integers, where the graph says it."""
+    @property
+    def stored_type(self) -> ir.DataType | None:
+        """The type of the integers, where the graph says it."""
+        stated = None if self.values is None else self.values.dtype
+        return stated or self.zero_point_type
 
     @property
     def type_name(self) -> str | None:
         """Its number type, where the graph says it; ONNX's default is uint8."""
         if self.stored_type is None:
-            return "uint8" if len(self.node.inputs) < 3 else None
+            return "uint8" if self.zero_value is None else None
         return self.stored_type.name.lower()
+
+    @property
+    def qtype(self) -> QType | None:
+        """The same, where it is a number type that we know."""
+        return QTYPES.get(self.type_name or "")
 
     @property
     def integers(self) -> QType | None:
         """Its type where that is an integer of up to 16 bits, with its ends."""
-        qtype = QTYPES.get(self.type_name or "")
+        qtype = self.qtype
         return qtype if qtype is not None and qtype.is_integer and qtype.bits <= 16 else None
 
     @property
@@ -137,6 +103,55 @@ class Quantizer:
         """The zero point, or the first of several; 0 where there is none."""
         return 0 if self.zero_point is None else int(self.zero_point.reshape(-1)[0])
 
+    def constants(self) -> tuple[Array, Array] | None:
+        """Return scales and zero points, or None where they are computed at run time."""
+        scale, zero = self.scale, self.zero_point
+        if scale is None or not scale.size or (zero is None and self.zero_value is not None):
+            return None
+        whole = np.zeros(scale.shape, np.int64) if zero is None else zero.astype(np.int64)
+        return scale.astype(np.float64), whole
+
+    def numbers(self) -> Array | None:
+        """Return the numbers that constant integers stand for."""
+        found = self.constants()
+        if found is None or self.stored is None:
+            return None
+        scale, zero = found[0].astype(np.float32), found[1]
+        given = self.stored.astype(np.int64)
+        return dequantize(given, scale, zero, axis=self.axis, block_size=self.block_size)
+
+
+def quantizer_at(node: ir.Node, scale: int = 1, zero_point: int = 2) -> Quantizer:
+    """Return the integers that a node writes, or that a dequantizer reads, with its parameters."""
+    values: ir.Value | None = node.outputs[0]
+    if node.op_type in DEQUANTIZERS | FIX_NEURONS:
+        values = input_at(node, 0) if node.op_type in DEQUANTIZERS else None
+    axis, size = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
+    return Quantizer(node, values, input_at(node, scale), input_at(node, zero_point), axis, size)
+
+
+def integer_operand(node: ir.Node, places: tuple[int | None, ...]) -> Quantizer:
+    """Return integers that an operator reads, by the places of them, their scale and zero point."""
+    values, scale, zero_point = (None if at is None else input_at(node, at) for at in places)
+    found = Quantizer(node, values, scale, zero_point)
+    own = INTEGER_OPS[node.op_type].weight_axis
+    transposed = node.op_type == "QGemm" and node.attributes.get_int("transB", 0) == 1
+    rank = 0 if found.stored is None else found.stored.ndim
+    axis = 0 if transposed or own is None else own % max(rank, 1)
+    return replace(found, axis=axis)
+
+
+def stored_weight(node: ir.Node) -> Quantizer | None:
+    """Return what a dequantizer or an integer op reads as a constant of integers."""
+    op = INTEGER_OPS.get(node.op_type)
+    if node.op_type in DEQUANTIZERS:
+        found = quantizer_at(node)
+    elif op is None or op.result is None or op.weight is None:
+        return None
+    else:
+        found = integer_operand(node, op.weight)
+    return None if found.stored is None or found.scale_value is None else found
+
 
 class Quantizers:
     """All quantizers of a model, and through which of them its nodes read and write.
@@ -146,11 +161,10 @@ class Quantizers:
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
-        self._names = {value: name for name, value in iter_values(model)}
         self.found: dict[ir.Node, Quantizer] = {}
         for node in model.graph.all_nodes():
             if node.op_type in QUANTIZERS | DEQUANTIZERS | FIX_NEURONS:
-                self.found[node] = _quantizer(node)
+                self.found[node] = quantizer_at(node)
 
     def quantizer_before(self, node: ir.Node, index: int) -> Quantizer | None:
         """Return the dequantizer through which a node reads an input."""
@@ -194,6 +208,10 @@ class Quantizers:
                 found[name] = position
         return found
 
+    @cached_property
+    def _names(self) -> dict[ir.Value, str]:
+        return {value: name for name, value in iter_values(self.model)}
+
     def _scale_name(self, node: ir.Node) -> str | None:
         value = input_at(node, 1)
         return None if value is None else self._names.get(value)
@@ -209,17 +227,3 @@ def position_of(scale: float) -> int | None:
     if not (math.isfinite(scale) and scale > 0):
         return None
     return round(-math.log2(scale))
-
-
-def _quantizer(node: ir.Node) -> Quantizer:
-    scale, zero_point = (constant_of(input_at(node, index), defaults=True) for index in (1, 2))
-    given = input_at(node, 2)
-    zero_type = None if given is None else given.dtype
-    if zero_type is None and zero_point is not None:
-        zero_type = ir.DataType.from_numpy(zero_point.dtype)
-    stored = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
-    if node.op_type in QUANTIZERS:
-        stored = node.outputs[0].dtype or zero_type
-    elif node.op_type in FIX_NEURONS or stored is None:
-        stored = zero_type
-    return Quantizer(node, scale, zero_point, zero_type, stored)

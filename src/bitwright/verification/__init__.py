@@ -8,6 +8,7 @@ from functools import partial
 
 import onnx_ir as ir
 
+from bitwright.decide.ops.quantized_view import QuantizedView
 from bitwright.errors import TargetError, did_you_mean
 from bitwright.graph import infer_shapes
 from bitwright.graph.quantizers import Quantizer, name_of
@@ -34,7 +35,6 @@ from bitwright.verification.parameters import check_biases, lost_scales, other_z
 from bitwright.verification.partitions import find_residence
 from bitwright.verification.rules import read_rules
 from bitwright.verification.runtime import check_other_cpu, check_runtime
-from bitwright.verification.view import TargetView
 
 __all__ = ["CPUS", "Finding", "Residence", "Verification", "detect_cpu", "verify_model"]
 
@@ -47,9 +47,9 @@ class Check:
 
     consequences: Mapping[str, Consequence]
     """Rule -> what becomes of a model that breaks it."""
-    model: Callable[[TargetView], Iterable[Finding]] | None = None
+    model: Callable[[QuantizedView], Iterable[Finding]] | None = None
     """What of a model breaks the rules."""
-    tensor: Callable[[TargetView, Quantizer], Facts] | None = None
+    tensor: Callable[[QuantizedView, Quantizer], Facts] | None = None
     """What of a quantized tensor breaks the rule, where there is just one."""
     concerns: Callable[[Target], bool] = lambda target: True
     """Whether it is about this target."""
@@ -58,7 +58,7 @@ class Check:
     of_sound_models: bool = False
     """Left out where an error was found before: it would say the same less clearly."""
 
-    def find(self, view: TargetView) -> Iterator[Finding]:
+    def find(self, view: QuantizedView) -> Iterator[Finding]:
         """Return what in a model breaks the rules."""
         if self.model is not None:
             yield from self.model(view)
@@ -152,7 +152,7 @@ def verify_model(model: ir.Model, target: str = "cpu", cpu: str | None = None) -
             model.graph.sort()
         except ValueError:  # no order at all: nodes feed each other in a circle
             return Verification(target, ("order",), _with_consequences(findings))
-    view = TargetView(model)
+    view = QuantizedView(model)
     rules = ["order"]
     for check in CHECKS:
         of_this_cpu = not check.cpus or {*check.cpus} & {*hardware.cpus}

@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import CONVOLUTIONS, op_types
 from bitwright.graph.constants import constant_of, input_at
-from bitwright.graph.quantized_ops import INTEGER_OPS, IntegerOp
-from bitwright.graph.quantizers import Quantizers, name_of
-from bitwright.graph.shapes import static_shape
+from bitwright.graph.quantized_ops import INTEGER_OPS
+from bitwright.graph.quantizers import Quantizer, Quantizers, integer_operand, name_of
+from bitwright.graph.shapes import sizes_of, static_shape
 from bitwright.support.array_types import I64, Array
 from bitwright.verification.findings import Finding
 
@@ -31,12 +31,12 @@ def check_accumulators(quantizers: Quantizers) -> Iterable[Finding]:
     their type. Otherwise it is depth x largest x largest.
     """
     for product in find_products(quantizers):
-        if product.source_type not in _ENDS or product.weight_type not in _ENDS:
+        if not _ENDS.keys() >= {*product.types}:
             continue  # wider types are not added up in int32
         depth = product.depth
         if depth is None:
             continue
-        given = constant_of(product.bias_value, defaults=True)
+        given = constant_of(product.bias, defaults=True)
         bias = np.zeros(1, np.int64) if given is None else given.astype(np.int64).reshape(-1)
         most = int(np.abs(bias).max(initial=0))
         if most >= _INT32 - 1:
@@ -57,13 +57,14 @@ def check_accumulators(quantizers: Quantizers) -> Iterable[Finding]:
 
 
 def _largest_sum(product: Product, depth: int, bias: I64) -> int:
-    assert product.source_type is not None
-    low, high = _ENDS[product.source_type]
+    assert product.types[0] is not None
+    low, high = _ENDS[product.types[0]]
     zero = product.source_zero
     # A zero point that is chosen at run time can be at either end.
     low, high = (low - high, high - low) if zero is None else (low - zero, high - zero)
     rows = product.rows()
-    zeros = np.zeros(1) if product.weight_zero is None else product.weight_zero
+    zeros = product.weight.zero_point
+    zeros = np.zeros(1) if zeros is None else zeros
     if rows is None or not {zeros.size, bias.size} <= {1, len(rows)}:
         return depth * max(-low, high) * 255 + int(np.abs(bias).max())
     weights = rows.astype(np.int16) - zeros.astype(np.int16).reshape(-1, 1)
@@ -82,9 +83,9 @@ def check_saturation(quantizers: Quantizers) -> Iterable[Finding]:
     between pairs are no way out: for x86 the runtime turns them into uint8.
     """
     for product in find_products(quantizers):
-        unsigned = product.source_type == ir.DataType.UINT8
-        converted = product.has_pairs and product.source_type == ir.DataType.INT8
-        if not (unsigned or converted) or product.weight_type != ir.DataType.INT8:
+        read, weight = product.types
+        converted = product.has_pairs and read == ir.DataType.INT8
+        if not (read == ir.DataType.UINT8 or converted) or weight != ir.DataType.INT8:
             continue
         rows = None if product.is_depthwise else product.rows()
         if rows is None or rows.shape[1] < 2:
@@ -119,21 +120,30 @@ class Product:
     """A Conv, Gemm or MatMul whose two sides are integers."""
 
     node: ir.Node
-    source_type: ir.DataType | None
-    source_zero: int | None
-    """None where it is computed at run time."""
-    weight_type: ir.DataType | None
-    weight_value: ir.Value
-    weight_zero: Array | None
-    bias_value: ir.Value | None
+    source: Quantizer
+    weight: Quantizer
+    bias: ir.Value | None
+    """Its integers."""
     convolves: bool
     has_pairs: bool
     """Between Q/DQ pairs, not an integer op."""
 
     @property
+    def types(self) -> tuple[ir.DataType | None, ir.DataType | None]:
+        """The types of both sides."""
+        return self.source.stored_type, self.weight.stored_type
+
+    @property
+    def source_zero(self) -> int | None:
+        """The zero point of what is read; None where it is computed at run time."""
+        zero = self.source.zero_point
+        known = self.source.zero_value is None or (zero is not None and zero.size == 1)
+        return self.source.first_zero if known else None
+
+    @property
     def depth(self) -> int | None:
         """How many products are added up, where the weight's shape is known."""
-        sizes = static_shape(self.weight_value)
+        sizes = None if self.weight.values is None else static_shape(self.weight.values)
         if sizes is None:
             return None
         if self.convolves:
@@ -143,12 +153,12 @@ class Product:
     @property
     def is_depthwise(self) -> bool:
         """Whether each channel is convolved alone, which has kernels of its own."""
-        group, shape = self.node.attributes.get_int("group", 1), self.weight_value.shape
-        return self.convolves and group > 1 and shape is not None and shape[1] == 1
+        group, sizes = self.node.attributes.get_int("group", 1), sizes_of(self.weight.values)
+        return self.convolves and group > 1 and sizes is not None and sizes[1] == 1
 
     def rows(self) -> Array | None:
         """Return the stored integers, a row for each output channel; None for computed weights."""
-        integers = constant_of(self.weight_value, defaults=True)
+        integers = self.weight.stored
         if integers is None:
             return None
         if self.convolves:
@@ -165,67 +175,19 @@ class Product:
 
 def find_products(quantizers: Quantizers) -> Iterator[Product]:
     """Return the products of a model in the order of its nodes."""
+    source: Quantizer | None
+    weight: Quantizer | None
     for node in quantizers.model.graph.all_nodes():
-        if node.op_type in _FLOAT_PRODUCTS:
-            found = _between_pairs(node, quantizers)
-        elif node.op_type in INTEGER_OPS:
-            found = _of_integers(node, INTEGER_OPS[node.op_type])
+        op, bias = INTEGER_OPS.get(node.op_type), None
+        if op is not None and op.weight is not None and op.source_zero is not None:
+            source = integer_operand(node, (0, None, op.source_zero))
+            weight = integer_operand(node, op.weight)
+            bias = None if op.bias is None else input_at(node, op.bias)
+        elif node.op_type in _FLOAT_PRODUCTS:
+            source, weight, added = (quantizers.quantizer_before(node, at) for at in (0, 1, 2))
+            bias = None if added is None else added.values
         else:
             continue
-        if found is not None:
-            yield found
-
-
-def _between_pairs(node: ir.Node, quantizers: Quantizers) -> Product | None:
-    source, weight = (quantizers.quantizer_before(node, place) for place in (0, 1))
-    if source is None or weight is None or weight.node.inputs[0] is None:
-        return None
-    bias = quantizers.quantizer_before(node, 2)
-    return Product(
-        node,
-        source.stored_type,
-        _single(source.zero_point, absent=len(source.node.inputs) < 3),
-        weight.stored_type,
-        weight.node.inputs[0],
-        weight.zero_point,
-        None if bias is None else bias.node.inputs[0],
-        node.op_type in CONVOLUTIONS,
-        has_pairs=True,
-    )
-
-
-def _of_integers(node: ir.Node, op: IntegerOp) -> Product | None:
-    if op.weight is None or op.source_zero is None:
-        return None
-    weight = input_at(node, op.weight[0])
-    if weight is None:
-        return None
-    zero, weight_zero = (
-        constant_of(input_at(node, place), defaults=True)
-        for place in (op.source_zero, op.weight[2])
-    )
-    return Product(
-        node,
-        _type_of(node.inputs[0], zero),
-        _single(zero, absent=input_at(node, op.source_zero) is None),
-        _type_of(weight, weight_zero),
-        weight,
-        weight_zero,
-        None if op.bias is None else input_at(node, op.bias),
-        op.computes in CONVOLUTIONS,
-        has_pairs=False,
-    )
-
-
-def _type_of(value: ir.Value | None, zero_point: Array | None) -> ir.DataType | None:
-    if zero_point is not None:
-        return ir.DataType.from_numpy(zero_point.dtype)
-    return None if value is None else value.dtype
-
-
-def _single(zero_point: Array | None, *, absent: bool) -> int | None:
-    if absent:
-        return 0
-    if zero_point is None or zero_point.size != 1:
-        return None
-    return int(zero_point.reshape(-1)[0])
+        if source is not None and weight is not None and weight.values is not None:
+            convolves = (node.op_type if op is None else op.computes) in CONVOLUTIONS
+            yield Product(node, source, weight, bias, convolves, has_pairs=op is None)

@@ -8,18 +8,18 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 
 from bitwright.decide.ops import op_types
+from bitwright.decide.ops.quantized_view import QuantizedView
 from bitwright.graph.quantizers import Quantizer, Quantizers, name_of, position_of
 from bitwright.targets import NPU_CNN
 from bitwright.targets.npu_limits import NpuOperation
 from bitwright.targets.npu_operations import find_npu_operations, why_not_fixed
 from bitwright.verification.findings import Facts, Finding
-from bitwright.verification.view import TargetView
 
 _EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
 _BIASED = op_types(lambda op: op.linear and op.bias is not None)
 
 
-def other_types(view: TargetView, quantizer: Quantizer) -> Facts:
+def other_types(view: QuantizedView, quantizer: Quantizer) -> Facts:
     """Find tensors in other types than 8-bit integers; a bias may have more bits."""
     stored = quantizer.stored_type
     if stored is None or stored in _EIGHT_BITS:
@@ -35,7 +35,7 @@ def _is_bias(value: ir.Value) -> bool:
     return bool(uses) and all(use.node.op_type in _BIASED and use.idx == 2 for use in uses)
 
 
-def odd_scales(view: TargetView, quantizer: Quantizer) -> Facts:
+def odd_scales(view: QuantizedView, quantizer: Quantizer) -> Facts:
     """Find scales that no shift can apply."""
     scales = [] if quantizer.scale is None else [float(s) for s in quantizer.scale.reshape(-1)]
     odd = [s for s in scales if position_of(s) is not None and not _is_power_of_two(s)]
@@ -43,7 +43,7 @@ def odd_scales(view: TargetView, quantizer: Quantizer) -> Facts:
         yield f"its scale {odd[0]:g} is no power of two", {"scale": odd[0]}
 
 
-def several_scales(view: TargetView, quantizer: Quantizer) -> Facts:
+def several_scales(view: QuantizedView, quantizer: Quantizer) -> Facts:
     """Find tensors with more than one scale."""
     if quantizer.scale is not None and (count := quantizer.scale.size) != 1:
         yield f"it has {count} scales, and the NPU takes one for each tensor", {"scales": count}

@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import LINEAR_OPS, OPERATORS
+from bitwright.decide.ops.quantized_view import QuantizedView
 from bitwright.graph.constants import constant_of
 from bitwright.graph.quantizers import Quantizer, Quantizers, name_of
 from bitwright.verification.findings import Facts, Finding
-from bitwright.verification.view import TargetView
 
 _SMALLEST_NORMAL = {ir.DataType.FLOAT: 2.0**-126, ir.DataType.FLOAT16: 2.0**-14}
 
@@ -19,7 +19,7 @@ _SMALLEST_NORMAL = {ir.DataType.FLOAT: 2.0**-126, ir.DataType.FLOAT16: 2.0**-14}
 _BIASED = {op: OPERATORS[op].bias for op in LINEAR_OPS}
 
 
-def lost_scales(view: TargetView, quantizer: Quantizer) -> Facts:
+def lost_scales(view: QuantizedView, quantizer: Quantizer) -> Facts:
     """Find scales that no value survives.
 
     Negative ones of constants are none of them: kernels multiply by what is there, and a target
@@ -47,7 +47,7 @@ def lost_scales(view: TargetView, quantizer: Quantizer) -> Facts:
             yield f"{some}{value:g} is {what}", {"scale": value}
 
 
-def other_zero_points(view: TargetView, quantizer: Quantizer) -> Facts:
+def other_zero_points(view: QuantizedView, quantizer: Quantizer) -> Facts:
     """Find zero points of another type or shape than they belong to."""
     zero_point, stored = quantizer.zero_point, quantizer.stored_type
     if quantizer.zero_point_type not in (None, stored) and stored is not None:

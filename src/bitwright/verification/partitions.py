@@ -7,17 +7,17 @@ from collections.abc import Container, Sequence
 import onnx_ir as ir
 
 from bitwright.decide.ops.product_sizes import multiply_adds, sum_known
+from bitwright.decide.ops.quantized_view import QuantizedView
 from bitwright.graph import reach
 from bitwright.graph.quantized_ops import is_integer_op
 from bitwright.graph.quantizers import name_of
 from bitwright.verification.findings import Finding, Residence
-from bitwright.verification.view import TargetView
 
 # Rules that name the quantizer of a tensor, and not the operator that cannot take it.
 _OF_TENSORS = frozenset({"eight_bits", "per_tensor", "power_of_two"})
 
 
-def find_residence(view: TargetView, findings: Sequence[Finding]) -> Residence:
+def find_residence(view: QuantizedView, findings: Sequence[Finding]) -> Residence:
     """Return how much of a model stays on a target, given all findings against it.
 
     A model that is refused has nothing there. Nodes of a finding that they leave are elsewhere, so
@@ -41,7 +41,7 @@ def find_residence(view: TargetView, findings: Sequence[Finding]) -> Residence:
     )
 
 
-def _reads_integers(view: TargetView, node: ir.Node) -> bool:
+def _reads_integers(view: QuantizedView, node: ir.Node) -> bool:
     """Whether a node computes on integers, or reads dequantized values, transposed ones too."""
     if is_integer_op(node.op_type) or any(view.before(node)):
         return True
@@ -49,14 +49,14 @@ def _reads_integers(view: TargetView, node: ir.Node) -> bool:
     return any(m is not None and m.op_type == "Transpose" and any(view.before(m)) for m in makers)
 
 
-def _steps(view: TargetView, gone: Container[str]) -> list[ir.Node]:
+def _steps(view: QuantizedView, gone: Container[str]) -> list[ir.Node]:
     """Return the operators, and the pairs that are none of the target's: others are wires."""
     nodes = view.model.graph.all_nodes()
     wires = {node for node in view.found if name_of(node) not in gone}
     return [node for node in nodes if node.op_type != "Constant" and node not in wires]
 
 
-def _gone(view: TargetView, findings: Sequence[Finding]) -> set[str]:
+def _gone(view: QuantizedView, findings: Sequence[Finding]) -> set[str]:
     if any(finding.consequence == "refused" for finding in findings):
         return {name_of(node) for node in view.nodes}
     leaving = [finding for finding in findings if finding.consequence == "leaves"]

@@ -133,7 +133,7 @@ LISTS = {
     "prepare/fuse_instance_norm.py": (1, "the pattern of a written-out norm"),
     "recipe/named.py": (1, "the values of an option"),
     "recipe/emulate.py": (1, "the values of an option"),
-    "run/session.py": (1, "nodes that passes of the runtime are for"),
+    "run/opening.py": (1, "nodes that passes of the runtime are for"),
     "targets/npu_operations.py": (4, "hardware as data"),
 }
 

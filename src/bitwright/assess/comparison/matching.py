@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.assess.comparison.quantized_graph import (
-    QuantizedGraph,
+from bitwright.decide.ops.quantized_view import (
+    QuantizedView,
     activations_of,
     float_op_type,
     is_conversion,
@@ -30,7 +30,7 @@ _ENDINGS = re.compile(
 _MERGED = frozenset({"Relu", "Clip", "BatchNormalization", "Identity", "Dropout"})
 
 
-def match_tensors(float_model: ir.Model, graph: QuantizedGraph) -> dict[ir.Value, ir.Value]:
+def match_tensors(float_model: ir.Model, graph: QuantizedView) -> dict[ir.Value, ir.Value]:
     """Return quantized model's tensor -> float tensor, for activations of both main graphs.
 
     The tensor of the quantized model is the one before its quantizer, or the integers that an
@@ -46,12 +46,12 @@ def match_tensors(float_model: ir.Model, graph: QuantizedGraph) -> dict[ir.Value
 
 
 class _Matcher:
-    def __init__(self, float_model: ir.Model, graph: QuantizedGraph) -> None:
+    def __init__(self, float_model: ir.Model, graph: QuantizedView) -> None:
         self._graph = graph
         self._floats = {value.name: value for value in _activations(float_model) if value.name}
         self._aliases: dict[ir.Value, list[str]] = defaultdict(list)
         for value in _activations(graph.model):
-            self._aliases[graph.origin(value)].append(value.name or "")
+            self._aliases[graph.source_of(value)].append(value.name or "")
         names = [name for found in self._aliases.values() for name in found]
         self._named = {*names, *(_ENDINGS.sub("", name) for name in names)}
         self._matched: dict[ir.Value, ir.Value] = {}
@@ -65,7 +65,7 @@ class _Matcher:
         for root, names in self._aliases.items():
             if (found := self._by_name(names)) is not None:
                 self._enter(root, found)
-        for node in self._graph.nodes:
+        for node in self._graph.model.graph:
             if is_conversion(node) or node.outputs[0] in self._matched:
                 continue
             if node.op_type in ("ConvInteger", "MatMulInteger"):
@@ -115,7 +115,7 @@ class _Matcher:
 
     def _float_node_of(self, node: ir.Node) -> ir.Node | None:
         """Return the float node that does the same to the same tensors."""
-        read = [self._matched.get(self._graph.origin(value)) for value in activations_of(node)]
+        read = [self._matched.get(self._graph.source_of(value)) for value in activations_of(node)]
         if not read or any(value is None for value in read):
             return None
         candidates = [

@@ -144,16 +144,16 @@ class MergedGraph:
         """Return integers of a cut as the numbers that they stand for."""
         parameters = self._units.graph.parameters[cut.measured]
         inputs = (value, *(self._find(given, known) for given in parameters.inputs))
-        return self._make("DequantizeLinear", inputs, parameters.scale.dtype)
+        return self._make("DequantizeLinear", inputs, parameters.inputs[0].dtype)
 
     def stand_in(self, cut: Cut, value: ir.Value, known: Known) -> ir.Value:
         """Return a float tensor in the form that the quantized model's readers of a cut take."""
         if not cut.is_integer:
             return self.cast(value, cut.value.dtype)
         parameters = self._units.graph.parameters[cut.value]
-        zero_point = parameters.zero_point
         inputs = (value, *(self._find(given, known) for given in parameters.inputs))
-        dtype = None if zero_point is None else zero_point.dtype
+        zero = parameters.zero_value
+        dtype = None if zero is None else zero.dtype
         return self._make("QuantizeLinear", inputs, dtype or cut.value.dtype)
 
     def cast(self, value: ir.Value, dtype: ir.DataType | None) -> ir.Value:

@@ -13,11 +13,16 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from bitwright.assess.comparison.matching import is_float, match_tensors
-from bitwright.assess.comparison.quantized_graph import QuantizedGraph, float_op_type, is_conversion
 from bitwright.assess.sums import Codes
 from bitwright.decide.ops import op_types
-from bitwright.graph.constants import is_constant
+from bitwright.decide.ops.quantized_view import (
+    QuantizedView,
+    float_op_type,
+    is_conversion,
+    is_fixed,
+)
 from bitwright.graph.quantized_ops import DEQUANTIZERS, is_integer_op
+from bitwright.graph.quantizers import Quantizer
 from bitwright.graph.subgraphs import outer_inputs, reach
 
 WEIGHTED = op_types(lambda op: op.weights and not op.normalizes)
@@ -87,7 +92,7 @@ class Units:
     """Two models, the cuts that they have in common in graph order, and their inputs."""
 
     float_model: ir.Model
-    graph: QuantizedGraph
+    graph: QuantizedView
     cuts: tuple[Cut, ...]
 
     @property
@@ -107,7 +112,7 @@ def _has_half_floats(nodes: Sequence[ir.Node]) -> bool:
 
 def cut_models(float_model: ir.Model, quantized: ir.Model) -> Units:
     """Match the tensors of two models whose shapes are inferred, and cut both there."""
-    graph = QuantizedGraph(quantized)
+    graph = QuantizedView(quantized)
     matched = match_tensors(float_model, graph)
     inputs = {value.name: value for value in float_model.graph.inputs}
     chosen = {
@@ -126,7 +131,7 @@ def cut_models(float_model: ir.Model, quantized: ir.Model) -> Units:
     for value, original in sorted(chosen.items(), key=lambda pair: places[pair[1]]):
         quantizer = graph.quantizer_of(value)
         measured = value if quantizer is None else quantizer.outputs[0]
-        codes = graph.codes_of(measured)
+        codes = _codes_of(graph.parameters.get(measured))
         if codes is None:
             # Several scales, or no integers: then what the next node reads is compared.
             measured = _dequantized(value, graph)
@@ -144,7 +149,7 @@ def cut_models(float_model: ir.Model, quantized: ir.Model) -> Units:
     return Units(float_model, graph, tuple(cuts))
 
 
-def _is_cut(value: ir.Value, original: ir.Value, graph: QuantizedGraph) -> bool:
+def _is_cut(value: ir.Value, original: ir.Value, graph: QuantizedView) -> bool:
     """Return whether both models can be looked at here without slowing the runtime down."""
     if value.is_graph_output() or graph.is_quantized(value):
         return True
@@ -161,7 +166,7 @@ def _is_cut(value: ir.Value, original: ir.Value, graph: QuantizedGraph) -> bool:
     return maker is not None and maker.op_type in _LANDMARKS
 
 
-def _is_fused(value: ir.Value, graph: QuantizedGraph) -> bool:
+def _is_fused(value: ir.Value, graph: QuantizedView) -> bool:
     """Return whether a tensor lies between two nodes that the runtime computes as one."""
     uses = list(value.uses())
     maker = value.producer()
@@ -169,23 +174,26 @@ def _is_fused(value: ir.Value, graph: QuantizedGraph) -> bool:
         return False
     reader = uses[0].node
     others = [v for v in reader.inputs if v is not None and v is not value]
-    if reader.op_type not in _FUSED or not all(_is_fixed_input(v) for v in others):
+    if reader.op_type not in _FUSED or not all(is_fixed(v) for v in others):
         return False
     return float_op_type(maker) in WEIGHTED or maker.op_type in _FUSED or maker.op_type == "Cast"
 
 
-def _is_fixed_input(value: ir.Value) -> bool:
-    maker = value.producer()
-    if maker is not None and maker.op_type in DEQUANTIZERS and maker.inputs[0] is not None:
-        value = maker.inputs[0]
-    return is_constant(value)
+def _codes_of(quantizer: Quantizer | None) -> Codes | None:
+    """Return what the integers of a tensor stand for, where it has one constant scale."""
+    found = None if quantizer is None else quantizer.constants()
+    kind = None if quantizer is None else quantizer.integers
+    if found is None or found[0].size != 1 or kind is None or kind.bits not in (8, 16):
+        return None
+    scale, zero = (array.reshape(-1)[0] for array in found)
+    return Codes(float(scale), int(zero), int(kind.lowest), int(kind.highest))
 
 
-def _dequantized(value: ir.Value, graph: QuantizedGraph) -> ir.Value:
+def _dequantized(value: ir.Value, graph: QuantizedView) -> ir.Value:
     """Return the tensor as its readers see it."""
     for use in value.uses():
         result = use.node.outputs[0]
-        if use.idx != 0 or not graph.is_quantized(value) or graph.origin(result) is not value:
+        if use.idx != 0 or not graph.is_quantized(value) or graph.source_of(result) is not value:
             continue
         if result.dtype is not None and result.dtype.is_floating_point():
             return result

@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.assess.comparison.matching import match_tensors
-from bitwright.assess.comparison.quantized_graph import PackedWeight, packed_weight
 from bitwright.assess.comparison.units import Units
-from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph.constants import constant_of
+from bitwright.graph.packed_weights import PackedWeight, packed_weight
 from bitwright.graph.quantized_ops import DEQUANTIZERS, ROUNDERS
-from bitwright.graph.quantizers import QuantizationParameters, StoredWeight, stored_weight
+from bitwright.graph.quantizers import Quantizer, quantizer_at, stored_weight
 from bitwright.plan import QuantPlan
 from bitwright.support.array_types import Array
 
@@ -48,7 +48,7 @@ def read_encodings(units: Units) -> dict[str, list[Encoding]]:
     encodings = _NodeEncodings(units)
     return {
         node.name or node.outputs[0].name or "": list(encodings.read(node))
-        for node in units.graph.nodes
+        for node in units.quantized.graph
     }
 
 
@@ -100,32 +100,31 @@ class _NodeEncodings:
         weight = None if node.op_type in DEQUANTIZERS else stored_weight(node)
         for index, value in enumerate(node.inputs):
             if value is not None:
-                stored = weight if weight is not None and value is weight.value else None
-                yield from self._input(index, value, stored)
+                own = weight if weight is not None and value is weight.values else None
+                yield from self._input(index, value, own)
         for value in node.outputs[:1]:
             rounder = next((use.node for use in value.uses() if use.node.op_type in ROUNDERS), None)
             quantizer = self._graph.quantizer_of(value)
             if rounder is not None:
                 yield from self._rounded("output", rounder)
             else:
-                yield from self._activation(
-                    "output", value if quantizer is None else quantizer.outputs[0]
-                )
+                integers = value if quantizer is None else quantizer.outputs[0]
+                yield from self._activation("output", integers)
 
-    def _input(
-        self, index: int, value: ir.Value, stored: StoredWeight | None
-    ) -> Iterator[Encoding]:
+    def _input(self, index: int, value: ir.Value, stored: Quantizer | None) -> Iterator[Encoding]:
         maker = value.producer()
-        op_type = None if maker is None else maker.op_type
-        if maker is not None and op_type in ROUNDERS:
+        if maker is not None and maker.op_type in ROUNDERS:
             yield from self._rounded("input", maker)
             return
-        if maker is not None and op_type in DEQUANTIZERS:
+        if maker is not None and maker.op_type in DEQUANTIZERS:
             stored, value = stored_weight(maker), maker.inputs[0] or value
-        if stored is not None:
-            yield from self._constant(stored, index)
-        else:
+        if stored is None:
             yield from self._activation("input", value)
+            return
+        label = "bias" if index > 1 and stored.type_name == "int32" else "weight"
+        name = ("" if stored.values is None else stored.values.name or "").removesuffix(_ENDING)
+        axis = None if stored.block_size else stored.axis
+        yield from _encode(label, name, stored, axis, stored.numbers())
 
     def _blocks(self, node: ir.Node) -> Iterator[Encoding]:
         """Yield the weight that a node keeps in blocks, by the name of the float one."""
@@ -149,7 +148,7 @@ class _NodeEncodings:
 
     def _rounded(self, label: str, rounder: ir.Node) -> Iterator[Encoding]:
         """Yield what one op rounds to a format, which has a scale only as FixNeuron."""
-        source, zero_point = rounder.inputs[0], input_at(rounder, 2)
+        source = rounder.inputs[0]
         if source is None:
             return
         stored = constant_of(source)
@@ -158,43 +157,33 @@ class _NodeEncodings:
             return
         if stored is not None:
             label, name = "weight", name.removesuffix(_ENDING)
-        parameters = QuantizationParameters.at(rounder)
-        numbers = None
-        if parameters is not None and zero_point is not None:
-            numbers = _numbers(parameters, zero_point)
-        if parameters is None or numbers is None:
+        found = quantizer_at(rounder)
+        if found.scale_value is not None and found.zero_value is not None:
+            yield from _encode(label, name, found, found.axis, stored)
+        else:
             format_name = _block_format(rounder)
             yield Encoding(label, name, format_name, np.zeros(0), np.zeros(0), None, stored)
-        else:
-            axis = parameters.axis if numbers[1].size > 1 else None
-            yield Encoding(label, name, *numbers, axis, stored)
 
     def _activation(self, label: str, integers: ir.Value) -> Iterator[Encoding]:
         """Yield the encoding of an integer tensor, if it is one and known in the float model."""
-        parameters = self._graph.parameters.get(integers)
-        name = self._names.get(self._graph.origin(integers), self._names.get(integers))
-        numbers = None if parameters is None else _numbers(parameters, integers)
-        if name is not None and numbers is not None:
-            yield Encoding(label, name, *numbers)
-
-    def _constant(self, stored: StoredWeight, index: int) -> Iterator[Encoding]:
-        numbers = _numbers(stored.parameters, stored.value)
-        if numbers is None:
-            return
-        qtype, scale, _ = numbers
-        label = "bias" if index > 1 and qtype == "int32" else "weight"
-        name = (stored.value.name or "").removesuffix(_ENDING)
-        per_channel = scale.size > 1 and not stored.parameters.block_size
-        axis = stored.parameters.axis if per_channel else None
-        yield Encoding(label, name, *numbers, axis, stored.numbers())
+        quantizer = self._graph.parameters.get(integers)
+        name = self._names.get(self._graph.source_of(integers), self._names.get(integers))
+        if name is not None and quantizer is not None:
+            yield from _encode(label, name, quantizer)
 
 
-def _numbers(
-    parameters: QuantizationParameters, integers: ir.Value
-) -> tuple[str, Array, Array] | None:
-    """Return the type, scale and zero point of an integer tensor, where they are constant."""
-    qtype, found = parameters.type_of(integers), parameters.constants()
-    return None if qtype is None or found is None else (qtype.name, *found)
+def _encode(
+    label: str,
+    name: str,
+    quantizer: Quantizer,
+    axis: int | None = None,
+    stored: Array | None = None,
+) -> Iterator[Encoding]:
+    """Yield an encoding, where scale and zero point are constant; `axis` is that of several."""
+    found, qtype = quantizer.constants(), quantizer.qtype
+    if found is not None and qtype is not None:
+        several = found[1].size > 1
+        yield Encoding(label, name, qtype.name, *found, axis if several else None, stored)
 
 
 def _block_format(rounder: ir.Node) -> str:

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bitwright.assess.comparison.quantized_graph import PackedWeight
 from bitwright.assess.report.encodings import Encoding
 from bitwright.assess.report.histograms import Histogram, pack
+from bitwright.graph.packed_weights import PackedWeight
 from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.numerics.broadcasting import along_axis
 from bitwright.numerics.types import QTYPES

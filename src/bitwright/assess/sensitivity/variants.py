@@ -127,7 +127,7 @@ def _make_quantized(units: Units, graph: MergedGraph) -> _ModelWithChoices:
             if path.is_computed:
                 graph.add(path.nodes, graph.quantized)
                 outputs[path.name] = graph.readable(graph.quantized[path.value])
-                origin = units.graph.origin(path.value)
+                origin = units.graph.source_of(path.value)
                 if origin in results:  # a float result leaves the model as it is
                     choice, result = results[origin]
                     choice.outputs[path.name] = _name(graph.readable(result))

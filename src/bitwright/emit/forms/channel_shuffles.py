@@ -101,7 +101,7 @@ class _Shuffle:
         if conv is None:
             return None
         if conv.group == 1:
-            return (self.channels - len(order)) * conv.weight.integers[:, 0].size
+            return (self.channels - len(order)) * conv.weight.codes[:, 0].size
         depthwise = is_depthwise(conv.group, conv.channels_in, conv.channels_out)
         is_whole = depthwise and len(order) == self.channels
         return 0 if is_whole and self._convolutions_behind(node) is not None else None

@@ -30,7 +30,7 @@ def write_dense_groups(model: ir.Model) -> int:
 
 
 def _write_dense(graph: PairGraph, conv: IntegerConv) -> None:
-    integers, zeros = conv.weight.integers, conv.weight_zeros
+    integers, zeros = conv.weight.codes, conv.weight_zeros
     rows, columns = conv.channels_out // conv.group, integers.shape[1]
     dense = np.broadcast_to(zeros, (len(integers), conv.channels_in, *integers.shape[2:])).copy()
     for group in range(conv.group):

@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from bitwright.emit.qlinear_graph import PairGraph
 from bitwright.emit.quantized import Quantized
-from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph.constants import input_at
 from bitwright.graph.editing import copy_node, like, replace_constant
-from bitwright.graph.quantizers import StoredWeight, stored_weight
+from bitwright.graph.quantizers import Quantizer, stored_weight
 from bitwright.support.array_types import Array
 
 
@@ -21,33 +21,33 @@ class IntegerConv:
 
     node: ir.Node
     source: Quantized
-    weight: StoredWeight
+    weight: Quantizer
     """Integers of 8 bits, with one scale or one for each output channel."""
-    bias: StoredWeight | None
+    bias: Quantizer | None
     group: int
 
     @property
     def channels_in(self) -> int:
         """Number of channels that it reads."""
-        return int(self.weight.integers.shape[1]) * self.group
+        return int(self.weight.codes.shape[1]) * self.group
 
     @property
     def channels_out(self) -> int:
         """Number of channels that it writes."""
-        return int(self.weight.integers.shape[0])
+        return int(self.weight.codes.shape[0])
 
     @property
     def weight_zeros(self) -> Array:
         """The integer that stands for 0, one for each output channel, ready to be broadcast."""
-        integers = self.weight.integers
-        zero = constant_of(self.weight.parameters.zero_point)
+        integers = self.weight.codes
+        zero = self.weight.zero_point
         zeros = np.zeros(1, integers.dtype) if zero is None else zero.reshape(-1)
         rows = np.broadcast_to(zeros.astype(integers.dtype), (len(integers),))
         return rows.reshape(-1, *[1] * (integers.ndim - 1))
 
     def with_columns(self, count: int, positions: Array) -> Array:
         """Return the integers of the weight for more inputs; zeros for all but these positions."""
-        integers = self.weight.integers
+        integers = self.weight.codes
         shape = (len(integers), count, *integers.shape[2:])
         wide = np.broadcast_to(self.weight_zeros, shape).copy()
         wide[:, positions] = integers
@@ -60,7 +60,7 @@ def integer_conv(graph: PairGraph, node: ir.Node) -> IntegerConv | None:
         return None
     operands, result = graph.operands(node.inputs[:1]), graph.result(node.outputs[0])
     weight = _stored(node, 1)
-    if operands is None or result is None or weight is None or weight.integers.itemsize != 1:
+    if operands is None or result is None or weight is None or weight.codes.itemsize != 1:
         return None
     bias = _stored(node, 2)
     if (bias is None) != (input_at(node, 2) is None):
@@ -70,16 +70,16 @@ def integer_conv(graph: PairGraph, node: ir.Node) -> IntegerConv | None:
     return IntegerConv(node, operands[0], weight, bias, node.attributes.get_int("group", 1))
 
 
-def _stored(node: ir.Node, index: int) -> StoredWeight | None:
+def _stored(node: ir.Node, index: int) -> Quantizer | None:
     value = input_at(node, index)
     dequantizer = None if value is None else value.producer()
     if dequantizer is None or dequantizer.op_type != "DequantizeLinear":
         return None
     stored = stored_weight(dequantizer)
-    if stored is None or (found := stored.parameters.constants()) is None:
+    if stored is None or (found := stored.constants()) is None:
         return None
-    per_channel = found[0].size > 1 and stored.parameters.axis % stored.integers.ndim != 0
-    return None if per_channel or stored.parameters.block_size else stored
+    per_channel = found[0].size > 1 and stored.axis % stored.codes.ndim != 0
+    return None if per_channel or stored.block_size else stored
 
 
 def store(graph: PairGraph, node: ir.Node, index: int, arrays: dict[int, Array]) -> None:

@@ -45,7 +45,7 @@ def _pad(graph: PairGraph, ties: ChannelTies, conv: IntegerConv) -> bool:
     columns, rows = ties.layout(source), ties.layout(result)
     if not rows.is_padded and not columns.is_padded:
         return False
-    integers = conv.weight.integers
+    integers = conv.weight.codes
     if conv.group > 1:
         node.attributes["group"] = ir.AttrInt64("group", columns.size)
     else:
@@ -54,7 +54,7 @@ def _pad(graph: PairGraph, ties: ChannelTies, conv: IntegerConv) -> bool:
     if conv.bias is not None and rows.is_padded:
         scale = constant_of(conv.source.scale)
         assert scale is not None
-        _add_rows(graph, node, 2, conv.bias.integers, rows, scale.item())
+        _add_rows(graph, node, 2, conv.bias.codes, rows, scale.item())
     return True
 
 

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.decide.layout.static import lay_out
+from bitwright.decide.ops.quantized_view import QuantizedView
 from bitwright.decide.scales.parameters import weight_plan
 from bitwright.errors import ModelError, TargetError
 from bitwright.graph.constants import constant_of
@@ -36,7 +37,6 @@ from bitwright.verification.rules import read_rules
 from bitwright.verification.rules.encodings import Encodings
 from bitwright.verification.rules.scales import Scales
 from bitwright.verification.rules.tensors import Tensors
-from bitwright.verification.view import TargetView
 
 __all__ = ["Retargeted", "apply_retargeted", "retarget_model", "retarget_plan"]
 
@@ -118,7 +118,7 @@ def retarget_model(source: Any, name: str, *, format: Format | None = None) -> R
 
 def _wanted_byte(model: ir.Model, target: Target) -> Byte | None:
     """Return the 8-bit type that activations have to be moved to; None: they stay as they are."""
-    view = TargetView(model)
+    view = QuantizedView(model)
     used = {q.stored_type for q in view.of_role("activation") if q.stored_type is not None}
     used |= {value.dtype for value in _integer_values(model) if value.dtype is not None}
     signed, unsigned = ir.DataType.INT8 in used, ir.DataType.UINT8 in used
@@ -141,7 +141,7 @@ def _integer_values(model: ir.Model) -> list[ir.Value]:
 
 
 def _float_biases(model: ir.Model) -> int:
-    view, names = TargetView(model), graph.NameScope(model)
+    view, names = QuantizedView(model), graph.NameScope(model)
     gone = []
     for quantizer in view.of_role("bias"):
         node = quantizer.node

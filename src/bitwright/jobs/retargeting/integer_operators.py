@@ -82,7 +82,7 @@ def _expand(node: ir.Node, names: NameScope) -> tuple[ir.Value, _Parameters] | N
         inputs = [_dequantize(node, (0, 1, 2), names)]
         if row.weight is not None and row.weight[1] is not None:
             stored = stored_weight(node)
-            axis = None if stored is None else stored.parameters.axis
+            axis = None if stored is None else stored.axis
             inputs.append(_dequantize(node, row.weight, names, axis))
         if row.bias is not None and input_at(node, row.bias) is not None:
             inputs.append(_bias(node, row.bias, names))

@@ -7,13 +7,13 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.decide.ops.quantized_view import QuantizedView
 from bitwright.errors import ModelError
 from bitwright.graph import NameScope
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import add_initializer, drop_if_unused, graph_of
 from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
 from bitwright.graph.quantizers import Quantizer, name_of
-from bitwright.verification.view import TargetView
 
 Byte = Literal["int8", "uint8"]
 _MIDDLE = 128
@@ -26,13 +26,13 @@ def move_zero_points(model: ir.Model, to: Byte) -> int:
     A tensor whose integers something else than a dequantizer reads is refused: what it computes
     with them would change.
     """
-    view, names = TargetView(model), NameScope(model)
+    view, names = QuantizedView(model), NameScope(model)
     other = "int8" if to == "uint8" else "uint8"
     moved = 0
-    for quantizer in list(view.found.values()):
-        if view.role(quantizer) != "activation" or quantizer.type_name != other:
-            continue
-        node = quantizer.node
+    activations = (one for one in view.found.values() if view.role(one) == "activation")
+    # All of them before anything is written: what one reads, another one may, too.
+    chosen = [(one.node, _zeros(one)) for one in activations if one.type_name == other]
+    for node, zeros in chosen:
         if node.op_type in QUANTIZERS:
             readers = [use.node for value in node.outputs for use in value.uses()]
             strange = [reader for reader in readers if reader.op_type not in DEQUANTIZERS]
@@ -52,21 +52,21 @@ def move_zero_points(model: ir.Model, to: Byte) -> int:
             _replace(node, 0, _moved(codes, to), names)
             drop_if_unused(stored)
             moved += 1
-        _move_zero_point(quantizer, to, names)
+        given = input_at(node, 2)
+        _replace(node, 2, _moved(zeros, to), names)
+        drop_if_unused(given)
     return moved
 
 
-def _move_zero_point(quantizer: Quantizer, to: Byte, names: NameScope) -> None:
-    node, given = quantizer.node, input_at(quantizer.node, 2)
-    if given is not None and quantizer.zero_point is None:
+def _zeros(quantizer: Quantizer) -> np.ndarray:
+    if quantizer.zero_point is not None:
+        return quantizer.zero_point
+    if quantizer.zero_value is not None:
+        name = name_of(quantizer.node)
         raise ModelError(
-            f"the zero point of {name_of(node)!r} is computed at run time, and cannot be moved."
+            f"the zero point of {name!r} is computed at run time, and cannot be moved."
         )
-    scale = quantizer.scale
-    plain = np.zeros(() if scale is None else scale.shape, np.uint8)
-    zeros = plain if quantizer.zero_point is None else quantizer.zero_point
-    _replace(node, 2, _moved(zeros, to), names)
-    drop_if_unused(given)
+    return np.zeros(() if quantizer.scale is None else quantizer.scale.shape, np.uint8)
 
 
 def _moved(codes: np.ndarray, to: Byte) -> np.ndarray:

@@ -7,11 +7,11 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import OPERATORS
+from bitwright.decide.ops.quantized_view import QuantizedView
 from bitwright.numerics.types import INT8, UINT8
 from bitwright.recipe import Recipe
 from bitwright.targets.target import TypeName
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
-from bitwright.verification.view import TargetView
 
 
 class Agreement(Rule, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class Agreement(Rule, frozen=True, kw_only=True):
     weight: tuple[TypeName, ...] = ()
 
 
-def _mixed_types(rule: Agreement, view: TargetView, node: ir.Node) -> Breaches:
+def _mixed_types(rule: Agreement, view: QuantizedView, node: ir.Node) -> Breaches:
     read = view.activations(node)
     operator = OPERATORS.get(node.op_type)
     if operator is not None and operator.linear is not None:
@@ -41,7 +41,7 @@ def _mixed_types(rule: Agreement, view: TargetView, node: ir.Node) -> Breaches:
         yield f"reads and writes {' and '.join(names)}", "one type"
 
 
-def _rescaled(rule: Agreement, view: TargetView, node: ir.Node) -> Breaches:
+def _rescaled(rule: Agreement, view: QuantizedView, node: ir.Node) -> Breaches:
     """An operator moves values from one scale to another."""
     if any(view.attribute(node, name) != value for name, value in rule.attributes.items()):
         return
@@ -56,7 +56,7 @@ def _rescaled(rule: Agreement, view: TargetView, node: ir.Node) -> Breaches:
             yield f"zero point {zero} before it and {behind.first_zero} behind", "equal ones"
 
 
-def _unequal_scales(rule: Agreement, view: TargetView, node: ir.Node) -> Breaches:
+def _unequal_scales(rule: Agreement, view: QuantizedView, node: ir.Node) -> Breaches:
     computed = [one for one in view.activations(node) if not view.is_of_constant(one)]
     scales = {
         float(scale)
@@ -73,7 +73,7 @@ def _share_scales(rule: Agreement, recipe: Recipe) -> Changes:
     return {"place": {"same_scale_ops": tuple(ops)}}
 
 
-def _unsigned_weights(rule: Agreement, view: TargetView, node: ir.Node) -> Breaches:
+def _unsigned_weights(rule: Agreement, view: QuantizedView, node: ir.Node) -> Breaches:
     weight = view.weight(node)
     stored = None if weight is None else weight.integers
     for source in view.activations(node)[:1]:
@@ -82,7 +82,7 @@ def _unsigned_weights(rule: Agreement, view: TargetView, node: ir.Node) -> Breac
             yield f"{read} activations, {stored} weight", "a signed weight"
 
 
-def _refused_pairs(rule: Agreement, view: TargetView, node: ir.Node) -> Breaches:
+def _refused_pairs(rule: Agreement, view: QuantizedView, node: ir.Node) -> Breaches:
     read = [view.quantizer_before(node, index) for index in (0, 1)]
     types = [None if one is None else one.type_name for one in read]
     if types[0] in rule.activation and types[1] in rule.weight:

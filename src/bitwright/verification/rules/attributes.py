@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import msgspec
 import onnx_ir as ir
 
+from bitwright.decide.ops.quantized_view import QuantizedView
 from bitwright.graph.constants import input_at
 from bitwright.recipe import Recipe
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
-from bitwright.verification.view import TargetView
 
 
 class Attributes(Rule, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class Attributes(Rule, frozen=True, kw_only=True):
     sets: tuple[dict[str, str | int], ...] = ()
 
 
-def _other_values(rule: Attributes, view: TargetView, node: ir.Node) -> Breaches:
+def _other_values(rule: Attributes, view: QuantizedView, node: ir.Node) -> Breaches:
     """An attribute has another value; what is not written has its default, which is allowed."""
     attribute = node.attributes.get(rule.attribute or "")
     if attribute is None:
@@ -42,13 +42,13 @@ def _other_values(rule: Attributes, view: TargetView, node: ir.Node) -> Breaches
         yield f"{rule.attribute} {value}", " or ".join(map(str, rule.values))
 
 
-def _even_values(rule: Attributes, view: TargetView, node: ir.Node) -> Breaches:
+def _even_values(rule: Attributes, view: QuantizedView, node: ir.Node) -> Breaches:
     value = node.attributes.get_int(rule.attribute or "", 1)
     if value % 2 == 0:
         yield f"{rule.attribute} {value}", "an odd number"
 
 
-def _other_sets(rule: Attributes, view: TargetView, node: ir.Node) -> Breaches:
+def _other_sets(rule: Attributes, view: QuantizedView, node: ir.Node) -> Breaches:
     """Attributes do not go together; what is not written has ONNX's default."""
 
     def has(values: Mapping[str, str | int]) -> bool:
@@ -66,7 +66,7 @@ def _round_to_floor(rule: Attributes, recipe: Recipe) -> Changes:
     return {"rewrite": {"nearest_to_floor": True}} if asked else {}
 
 
-def _other_axes(rule: Attributes, view: TargetView, node: ir.Node) -> Breaches:
+def _other_axes(rule: Attributes, view: QuantizedView, node: ir.Node) -> Breaches:
     """An operator works along another axis than the last, which is ONNX's default."""
     axis, value = node.attributes.get_int("axis", -1), input_at(node, 0)
     rank = None if value is None or value.shape is None else len(value.shape)

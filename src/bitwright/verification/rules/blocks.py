@@ -6,13 +6,13 @@ from typing import Literal
 
 import msgspec
 
+from bitwright.decide.ops.quantized_view import QuantizedView, readers_of, type_names
 from bitwright.graph.constants import input_at
 from bitwright.graph.quantizers import Quantizer
 from bitwright.recipe import Recipe
 from bitwright.targets.target import TypeName
 from bitwright.verification.rules.encodings import shares_weight_type
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
-from bitwright.verification.view import TargetView, readers_of, type_names
 
 
 class Blocks(Rule, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class Blocks(Rule, frozen=True, kw_only=True):
     """Type of the weight -> what sizes of its blocks are multiples of."""
 
 
-def _other_shapes(rule: Blocks, view: TargetView, quantizer: Quantizer) -> Breaches:
+def _other_shapes(rule: Blocks, view: QuantizedView, quantizer: Quantizer) -> Breaches:
     """Blocks have another size, or rows of low-bit values do not fill their last byte."""
     value = quantizer.node.inputs[0]
     if quantizer.type_name not in rule.types or value is None or value.shape is None:
@@ -74,7 +74,7 @@ def _make_whole_blocks(rule: Blocks, recipe: Recipe) -> Changes:
     return {"weights": {"whole_blocks": True}} if asked else {}
 
 
-def _other_nested_scales(rule: Blocks, view: TargetView, quantizer: Quantizer) -> Breaches:
+def _other_nested_scales(rule: Blocks, view: QuantizedView, quantizer: Quantizer) -> Breaches:
     """The scales of a weight in blocks are stored in another form."""
     value = input_at(quantizer.node, 1)
     maker = None if value is None else value.producer()
@@ -94,7 +94,7 @@ def _other_nested_scales(rule: Blocks, view: TargetView, quantizer: Quantizer) -
         yield f"a weight of {others[0]}", type_names(rule.ops)
 
 
-def _without_kernel(rule: Blocks, view: TargetView, quantizer: Quantizer) -> Breaches:
+def _without_kernel(rule: Blocks, view: QuantizedView, quantizer: Quantizer) -> Breaches:
     """A weight in blocks stands beside activations that there is no kernel for."""
     block = quantizer.node.attributes.get_int("block_size", 0)
     if not block or quantizer.scale is None:

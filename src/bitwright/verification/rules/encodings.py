@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from bitwright.decide.ops.quantized_view import Breach, QuantizedView, type_names
 from bitwright.graph.constants import constant_of
 from bitwright.graph.quantized_ops import QUANTIZERS
 from bitwright.graph.quantizers import Quantizer
@@ -12,7 +13,6 @@ from bitwright.numerics.types import QTYPES
 from bitwright.recipe import Recipe
 from bitwright.targets.target import Role, TypeName
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
-from bitwright.verification.view import Breach, TargetView, type_names
 
 
 class Encodings(Rule, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ def shares_weight_type(recipe: Recipe, types: tuple[str, ...]) -> bool:
     return not types or not {f"int{bits}", f"uint{bits}"}.isdisjoint(types)
 
 
-def _other_types(rule: Encodings, view: TargetView) -> Iterator[Breach]:
+def _other_types(rule: Encodings, view: QuantizedView) -> Iterator[Breach]:
     seen = set()
     for quantizer in view.of_role(rule.role, rule.ops):
         stored = quantizer.type_name
@@ -80,7 +80,7 @@ def _why_bits_unfit(rule: Encodings, recipe: Recipe) -> str | None:
     return None
 
 
-def _other_zero_points(rule: Encodings, view: TargetView, quantizer: Quantizer) -> Breaches:
+def _other_zero_points(rule: Encodings, view: QuantizedView, quantizer: Quantizer) -> Breaches:
     qtype, zeros, scale = quantizer.integers, quantizer.zero_point, quantizer.scale
     if qtype is None or zeros is None or (rule.types and qtype.name not in rule.types):
         return
@@ -117,7 +117,7 @@ def _why_zero_point_unfit(rule: Encodings, recipe: Recipe) -> str | None:
     return None
 
 
-def _other_granularity(rule: Encodings, view: TargetView, quantizer: Quantizer) -> Breaches:
+def _other_granularity(rule: Encodings, view: QuantizedView, quantizer: Quantizer) -> Breaches:
     if quantizer.scale is None or (rule.types and quantizer.type_name not in rule.types):
         return
     if quantizer.node.op_type in QUANTIZERS and rule.role == "weight":
@@ -153,7 +153,7 @@ def _why_granularity_unfit(rule: Encodings, recipe: Recipe) -> str | None:
     return None
 
 
-def _other_codes(rule: Encodings, view: TargetView, quantizer: Quantizer) -> Breaches:
+def _other_codes(rule: Encodings, view: QuantizedView, quantizer: Quantizer) -> Breaches:
     assert rule.low is not None and rule.high is not None
     integers = constant_of(quantizer.node.inputs[0], defaults=True)
     if quantizer.type_name not in rule.types or integers is None or not integers.size:
@@ -163,7 +163,7 @@ def _other_codes(rule: Encodings, view: TargetView, quantizer: Quantizer) -> Bre
         yield f"integers in {low}..{high}", f"{rule.low}..{rule.high}"
 
 
-def _of_role(rule: Encodings, view: TargetView) -> Iterator[Quantizer]:
+def _of_role(rule: Encodings, view: QuantizedView) -> Iterator[Quantizer]:
     return view.of_role(rule.role or "weight", rule.ops)
 
 

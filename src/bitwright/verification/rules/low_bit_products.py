@@ -8,10 +8,10 @@ from typing import ClassVar
 import msgspec
 import onnx_ir as ir
 
+from bitwright.decide.ops.quantized_view import QuantizedView
 from bitwright.graph.constants import input_at
 from bitwright.recipe import Recipe
 from bitwright.verification.rules.rule import Ask, Breaches, Rule
-from bitwright.verification.view import TargetView
 
 
 class LowBitProducts(Rule, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class LowBitProducts(Rule, frozen=True, kw_only=True):
     """Bits -> their blocks, where these are fewer."""
 
 
-def _without_kernel(rule: LowBitProducts, view: TargetView, node: ir.Node) -> Breaches:
+def _without_kernel(rule: LowBitProducts, view: QuantizedView, node: ir.Node) -> Breaches:
     bits = node.attributes.get_int("bits", 4)
     block = node.attributes.get_int("block_size", 0)
     level = node.attributes.get_int("accuracy_level", 0)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import msgspec
 import onnx_ir as ir
 
+from bitwright.decide.ops.quantized_view import Breach, QuantizedView
 from bitwright.graph.constants import constant_of, input_at, is_constant
 from bitwright.graph.quantizers import name_of
 from bitwright.recipe import Recipe
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
-from bitwright.verification.view import Breach, TargetView
 
 
 class Operators(Rule, frozen=True, kw_only=True):
@@ -39,14 +39,14 @@ class Operators(Rule, frozen=True, kw_only=True):
     """Operator -> which of its inputs."""
 
 
-def _unknown(rule: Operators, view: TargetView) -> Iterator[Breach]:
+def _unknown(rule: Operators, view: QuantizedView) -> Iterator[Breach]:
     known = {*rule.ops}
     for node in view.nodes:
         if node.op_type not in known:
             yield Breach(name_of(node), f"the operator {node.op_type}", "those that it has")
 
 
-def _refused(rule: Operators, view: TargetView) -> Iterator[Breach]:
+def _refused(rule: Operators, view: QuantizedView) -> Iterator[Breach]:
     for node in view.model.graph.all_nodes():
         if node.op_type in rule.ops:
             yield Breach(name_of(node), f"the operator {node.op_type}", "not this one")
@@ -57,7 +57,7 @@ def _write_pairs(rule: Operators, recipe: Recipe) -> Changes:
     return {"weights": {"output": "qdq"}} if refused else {}
 
 
-def _open_shapes(rule: Operators, view: TargetView) -> Iterator[Breach]:
+def _open_shapes(rule: Operators, view: QuantizedView) -> Iterator[Breach]:
     inputs = [value for value in view.model.graph.inputs if not value.is_initializer()]
     open_inputs = [value for value in inputs if not _is_static(value)]
     for value in open_inputs:
@@ -78,14 +78,14 @@ def _note_open_shapes(rule: Operators, recipe: Recipe) -> Changes:
     return {"rewrite": {"needs_fixed_shapes": True}}
 
 
-def _other_ranks(rule: Operators, view: TargetView, node: ir.Node) -> Breaches:
+def _other_ranks(rule: Operators, view: QuantizedView, node: ir.Node) -> Breaches:
     value = input_at(node, 0)
     rank = None if value is None or value.shape is None else len(value.shape)
     if rank is not None and rule.high is not None and not rule.low <= rank <= rule.high:
         yield f"a tensor of {rank} axes", f"{rule.low} to {rule.high}"
 
 
-def _changed_axes(rule: Operators, view: TargetView, node: ir.Node) -> Breaches:
+def _changed_axes(rule: Operators, view: QuantizedView, node: ir.Node) -> Breaches:
     before, behind = node.inputs[0], node.outputs[0]
     if before is None or before.shape is None or behind.shape is None:
         return
@@ -97,7 +97,7 @@ def _changed_axes(rule: Operators, view: TargetView, node: ir.Node) -> Breaches:
             yield f"axis {axis} from {sizes[0]} to {sizes[1]}", "the size as it was"
 
 
-def _other_counts(rule: Operators, view: TargetView, node: ir.Node) -> Breaches:
+def _other_counts(rule: Operators, view: QuantizedView, node: ir.Node) -> Breaches:
     if len(node.inputs) != rule.count:
         yield f"{len(node.inputs)} inputs", str(rule.count)
 
@@ -111,13 +111,13 @@ def _inputs(rule: Operators, node: ir.Node) -> Iterator[tuple[int, ir.Value]]:
             yield index, value
 
 
-def _computed_inputs(rule: Operators, view: TargetView, node: ir.Node) -> Breaches:
+def _computed_inputs(rule: Operators, view: QuantizedView, node: ir.Node) -> Breaches:
     for index, value in _inputs(rule, node):
         if not is_constant(value):
             yield f"its input {index} is computed", "a constant"
 
 
-def _optional_inputs(rule: Operators, view: TargetView, node: ir.Node) -> Breaches:
+def _optional_inputs(rule: Operators, view: QuantizedView, node: ir.Node) -> Breaches:
     for index, _ in _inputs(rule, node):
         yield f"an input {index}", "none"
 
@@ -129,7 +129,7 @@ def _pad_all_axes(rule: Operators, recipe: Recipe) -> Changes:
     return {"rewrite": {"pads_of_all_axes": True}} if asked else {}
 
 
-def _negative_indices(rule: Operators, view: TargetView, node: ir.Node) -> Breaches:
+def _negative_indices(rule: Operators, view: QuantizedView, node: ir.Node) -> Breaches:
     for _, value in _inputs(rule, node):
         indices = constant_of(value)
         if indices is not None and indices.size and indices.min() < 0:
@@ -140,7 +140,7 @@ def _count_from_the_front(rule: Operators, recipe: Recipe) -> Changes:
     return {"rewrite": {"positive_indices": True}} if "Gather" in rule.inputs else {}
 
 
-def _matrices(rule: Operators, view: TargetView, node: ir.Node) -> Breaches:
+def _matrices(rule: Operators, view: QuantizedView, node: ir.Node) -> Breaches:
     for index, value in _inputs(rule, node):
         stored = view.quantizer_before(node, index)
         shape = value.shape if stored is None else (stored.node.inputs[0] or value).shape

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from bitwright.decide.ops import CONVOLUTIONS, OPERATORS
+from bitwright.decide.ops.quantized_view import Breach, QuantizedView, readers_of
 from bitwright.decide.ops.residuals import find_skip_input
 from bitwright.graph.constants import is_constant
 from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
@@ -14,7 +15,6 @@ from bitwright.graph.quantizers import name_of
 from bitwright.recipe import Recipe
 from bitwright.targets.npu_operations import clip_bounds, only_reader
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
-from bitwright.verification.view import Breach, TargetView, readers_of
 
 
 class Pairs(Rule, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Pairs(Rule, frozen=True, kw_only=True):
     then: tuple[str, ...] = ()
 
 
-def _partial_units(rule: Pairs, view: TargetView, node: ir.Node) -> Breaches:
+def _partial_units(rule: Pairs, view: QuantizedView, node: ir.Node) -> Breaches:
     read = view.before(node)
     if not any(read):
         return
@@ -80,7 +80,7 @@ def _quantize_all_sides(rule: Pairs, recipe: Recipe) -> Changes:
     return {"place": {"isolated": True, "force_shared": True, "float_bias_add": False}}
 
 
-def _unquantized(rule: Pairs, view: TargetView, node: ir.Node) -> Breaches:
+def _unquantized(rule: Pairs, view: QuantizedView, node: ir.Node) -> Breaches:
     """An operator on floats has no pair, in a model that has some."""
     if not view.found:
         return  # which is said once, for all of it
@@ -97,12 +97,12 @@ def _quantize_more(rule: Pairs, recipe: Recipe) -> Changes:
     return {"select": {"more_op_types": tuple(ops)}}
 
 
-def _quantized_in_vain(rule: Pairs, view: TargetView, node: ir.Node) -> Breaches:
+def _quantized_in_vain(rule: Pairs, view: QuantizedView, node: ir.Node) -> Breaches:
     if view.activations(node) and view.behind(node):
         yield f"pairs around {node.op_type}", "none: it runs in float"
 
 
-def _float_readers(rule: Pairs, view: TargetView, node: ir.Node) -> Breaches:
+def _float_readers(rule: Pairs, view: QuantizedView, node: ir.Node) -> Breaches:
     """A result is quantized for a reader which computes in float."""
     if not view.behind(node):
         return
@@ -128,7 +128,7 @@ def _final_readers(node: ir.Node) -> Iterator[ir.Node]:
                 yield reader
 
 
-def _needed_activations(rule: Pairs, view: TargetView, node: ir.Node) -> Breaches:
+def _needed_activations(rule: Pairs, view: QuantizedView, node: ir.Node) -> Breaches:
     """A Relu or Clip does what the quantizer behind it does not do."""
     reader = only_reader(node.outputs[0])
     operator = None if reader is None else OPERATORS.get(reader.op_type)
@@ -152,7 +152,7 @@ def _needed_activations(rule: Pairs, view: TargetView, node: ir.Node) -> Breache
             yield found, "a range within what it lets through"
 
 
-def _inside_group(rule: Pairs, view: TargetView) -> Iterator[Breach]:
+def _inside_group(rule: Pairs, view: QuantizedView) -> Iterator[Breach]:
     for node in view.of_types(rule.first):
         quantizer = only_reader(node.outputs[0])
         if quantizer is None or quantizer.op_type not in QUANTIZERS:
@@ -166,7 +166,7 @@ def _inside_group(rule: Pairs, view: TargetView) -> Iterator[Breach]:
             yield Breach(name_of(node), found, "none")
 
 
-def _on_other_side_of_skip(rule: Pairs, view: TargetView) -> Iterator[Breach]:
+def _on_other_side_of_skip(rule: Pairs, view: QuantizedView) -> Iterator[Breach]:
     """A residual addition has a pair on the convolution's side, or none on the other."""
     for node in view.of_types(("Add",)):
         skip = find_skip_input(node)
@@ -180,7 +180,7 @@ def _on_other_side_of_skip(rule: Pairs, view: TargetView) -> Iterator[Breach]:
             yield Breach(name_of(node), f"the skip {name!r} in float", "a pair on the skip")
 
 
-def _has_quantized_convolution(view: TargetView, value: ir.Value | None) -> bool:
+def _has_quantized_convolution(view: QuantizedView, value: ir.Value | None) -> bool:
     """Whether the convolution that a value comes from reads quantized values."""
     while value is not None and (node := value.producer()) is not None:
         if node.op_type in CONVOLUTIONS:

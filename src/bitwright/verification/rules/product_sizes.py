@@ -5,12 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from bitwright.decide.ops.product_sizes import is_first, why_too_small
+from bitwright.decide.ops.quantized_view import QuantizedView
 from bitwright.graph.constants import input_at
 from bitwright.graph.shapes import sizes_of
 from bitwright.recipe import Recipe
 from bitwright.recipe.sizes import SizeRule, SmallProducts
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
-from bitwright.verification.view import TargetView
 
 
 class ProductSizes(Rule, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class ProductSizes(Rule, frozen=True, kw_only=True):
     """As a recipe has them, which leaves such products float."""
 
 
-def _better_float(rule: ProductSizes, view: TargetView, node: ir.Node) -> Breaches:
+def _better_float(rule: ProductSizes, view: QuantizedView, node: ir.Node) -> Breaches:
     types = () if isinstance(rule.sizes, SmallProducts) else rule.sizes.types
     source = view.quantizer_before(node, 0)
     if source is None or (types and source.type_name not in types):
@@ -31,7 +31,7 @@ def _better_float(rule: ProductSizes, view: TargetView, node: ir.Node) -> Breach
         yield found
 
 
-def _sizes(view: TargetView, node: ir.Node, index: int) -> list[int | None] | None:
+def _sizes(view: QuantizedView, node: ir.Node, index: int) -> list[int | None] | None:
     """Return the sizes of a factor; what a dequantizer gives has those of what it reads."""
     value, stored = input_at(node, index), view.quantizer_before(node, index)
     if stored is not None and (value is None or value.shape is None):

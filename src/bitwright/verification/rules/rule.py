@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import msgspec
 import onnx_ir as ir
 
+from bitwright.decide.ops.quantized_view import Breach, QuantizedView
 from bitwright.errors import TargetError
 from bitwright.graph.quantizers import Quantizer, name_of
 from bitwright.recipe import Recipe
 from bitwright.targets.target import Consequence
 from bitwright.verification.findings import Finding
-from bitwright.verification.view import Breach, TargetView
 
 Breaches = Iterator[tuple[str, str]]
 """(what was found, what is allowed instead) for each breach at an operator or a tensor."""
@@ -23,7 +23,7 @@ Changes = dict[str, Any]
 """Options of a recipe and what they have to be, as `Recipe.replace` takes them."""
 
 
-def _all_tensors(rule: Any, view: TargetView) -> Iterable[Quantizer]:
+def _all_tensors(rule: Any, view: QuantizedView) -> Iterable[Quantizer]:
     return view.found.values()
 
 
@@ -42,12 +42,12 @@ class Ask:
     What breaks it is found at operators, at tensors or in the model as a whole.
     """
 
-    node: Callable[[Any, TargetView, ir.Node], Breaches] | None = None
+    node: Callable[[Any, QuantizedView, ir.Node], Breaches] | None = None
     """At one of the operators that are the rule's `ops`; all operators where it has none."""
-    tensor: Callable[[Any, TargetView, Quantizer], Breaches] | None = None
-    tensors: Callable[[Any, TargetView], Iterable[Quantizer]] = _all_tensors
+    tensor: Callable[[Any, QuantizedView, Quantizer], Breaches] | None = None
+    tensors: Callable[[Any, QuantizedView], Iterable[Quantizer]] = _all_tensors
     """Which tensors are looked at."""
-    model: Callable[[Any, TargetView], Iterator[Breach]] | None = None
+    model: Callable[[Any, QuantizedView], Iterator[Breach]] | None = None
 
     needs: tuple[str, ...] = ()
     """Fields of the rule that have to be given."""
@@ -59,7 +59,7 @@ class Ask:
     """What a static recipe has that no change makes fit."""
     why_weights_unfit: Callable[[Any, Recipe], str | None] = _no_reason
 
-    def breaches(self, rule: Any, view: TargetView) -> Iterator[Breach]:
+    def breaches(self, rule: Any, view: QuantizedView) -> Iterator[Breach]:
         """Return where a model breaks a rule that asks this."""
         if self.node is not None:
             for node in view.of_types(getattr(rule, "ops", ())):
@@ -90,7 +90,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             if getattr(self, name) in (None, ()):
                 raise TargetError(f"a rule of the kind {self.asks} needs {name!r}.")
 
-    def find(self, name: str, view: TargetView) -> Iterator[Finding]:
+    def find(self, name: str, view: QuantizedView) -> Iterator[Finding]:
         """Return what in a model breaks the rule, which has this name in its target."""
         for breach in self.ASKS[self.asks].breaches(self, view):
             yield Finding(

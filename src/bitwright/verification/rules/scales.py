@@ -10,12 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import OPERATORS
+from bitwright.decide.ops.quantized_view import Breach, QuantizedView
 from bitwright.graph.constants import input_at
 from bitwright.graph.quantizers import Quantizer
 from bitwright.numerics.types import QTYPES
 from bitwright.recipe import Recipe
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
-from bitwright.verification.view import Breach, TargetView
 
 
 class FixedScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,7 +43,7 @@ class Scales(Rule, frozen=True, kw_only=True):
     """Where an `output_range` begins: at 0 behind a Relu."""
 
 
-def _other_biases(rule: Scales, view: TargetView) -> Iterator[Breach]:
+def _other_biases(rule: Scales, view: QuantizedView) -> Iterator[Breach]:
     """Find biases in another form than the target adds."""
     for node in view.nodes:
         operator = OPERATORS.get(node.op_type)
@@ -66,7 +66,7 @@ def _other_biases(rule: Scales, view: TargetView) -> Iterator[Breach]:
 
 
 def _other_bias_scale(
-    rule: Scales, view: TargetView, node: ir.Node, bias: Quantizer
+    rule: Scales, view: QuantizedView, node: ir.Node, bias: Quantizer
 ) -> Iterator[Breach]:
     source, weight = (view.quantizer_before(node, place) for place in (0, 1))
     if source is None or weight is None:
@@ -88,12 +88,12 @@ def _leave_biases_float(rule: Scales, recipe: Recipe) -> Changes:
     return {"quantize_bias": False} if rule.form == "float" and recipe.quantize_bias else {}
 
 
-def _results(rule: Scales, view: TargetView) -> Iterator[Quantizer]:
+def _results(rule: Scales, view: QuantizedView) -> Iterator[Quantizer]:
     for node in view.of_types(rule.ops):
         yield from view.behind(node)
 
 
-def _other_outputs(rule: Scales, view: TargetView, quantizer: Quantizer) -> Breaches:
+def _other_outputs(rule: Scales, view: QuantizedView, quantizer: Quantizer) -> Breaches:
     """A result has another scale than the hardware has for it."""
     qtype = quantizer.type_name
     wanted = rule.scales.get(qtype or "")
@@ -117,7 +117,7 @@ def _fix_ranges(rule: Scales, recipe: Recipe) -> Changes:
     return {"output_ranges": {**recipe.output_ranges, **ranges}}
 
 
-def _low_ends(rule: Scales, view: TargetView, quantizer: Quantizer) -> Breaches:
+def _low_ends(rule: Scales, view: QuantizedView, quantizer: Quantizer) -> Breaches:
     """The range of a result begins below what the operator can give."""
     qtype = quantizer.integers
     if rule.low is None or qtype is None or quantizer.scale is None or quantizer.scale.size != 1:

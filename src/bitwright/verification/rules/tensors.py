@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bitwright.decide.ops import OPERATORS
+from bitwright.decide.ops.quantized_view import Breach, QuantizedView, readers_of
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.quantized_ops import QUANTIZERS
 from bitwright.graph.quantizers import Quantizer, name_of
@@ -16,7 +17,6 @@ from bitwright.support.array_types import Array
 from bitwright.targets.target import TypeName
 from bitwright.verification.rules.encodings import shares_weight_type
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
-from bitwright.verification.view import Breach, TargetView, readers_of
 
 
 class Tensors(Rule, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class Tensors(Rule, frozen=True, kw_only=True):
     high: int | None = None
 
 
-def _negative_scales(rule: Tensors, view: TargetView) -> Iterator[Breach]:
+def _negative_scales(rule: Tensors, view: QuantizedView) -> Iterator[Breach]:
     allowed = "scales above zero"
     for quantizer in view.found.values():
         if quantizer.scale is None or not view.is_of_constant(quantizer):
@@ -62,7 +62,7 @@ def _keep_scales_positive(rule: Tensors, recipe: Recipe) -> Changes:
     return {"weights": {"positive_scales": True}}
 
 
-def _other_axes(rule: Tensors, view: TargetView, quantizer: Quantizer) -> Breaches:
+def _other_axes(rule: Tensors, view: QuantizedView, quantizer: Quantizer) -> Breaches:
     blocks, value = quantizer.node.attributes.get_int("block_size", 0), quantizer.node.inputs[0]
     if blocks or quantizer.scale is None or quantizer.scale.size < 2:
         return
@@ -77,19 +77,19 @@ def _other_axes(rule: Tensors, view: TargetView, quantizer: Quantizer) -> Breach
             yield f"scales along axis {axis % rank} of the weight", f"axis {wanted % rank}"
 
 
-def _unwritten_axes(rule: Tensors, view: TargetView, quantizer: Quantizer) -> Breaches:
+def _unwritten_axes(rule: Tensors, view: QuantizedView, quantizer: Quantizer) -> Breaches:
     several = quantizer.scale is not None and quantizer.scale.size > 1
     if several and "axis" not in quantizer.node.attributes:
         yield "several scales, and no attribute axis", "a written axis"
 
 
-def _unstored(rule: Tensors, view: TargetView, quantizer: Quantizer) -> Breaches:
+def _unstored(rule: Tensors, view: QuantizedView, quantizer: Quantizer) -> Breaches:
     if quantizer.node.op_type in QUANTIZERS and quantizer.type_name in rule.types:
         found = f"a float weight behind a quantizer of {quantizer.type_name}"
         yield found, "stored values, and a dequantizer"
 
 
-def _untransposed(rule: Tensors, view: TargetView, quantizer: Quantizer) -> Breaches:
+def _untransposed(rule: Tensors, view: QuantizedView, quantizer: Quantizer) -> Breaches:
     for reader in readers_of(quantizer.node):
         plain = reader.op_type == "Gemm" and not reader.attributes.get_int("transB", 0)
         if plain or reader.op_type == "MatMul":
@@ -103,12 +103,12 @@ def _write_transposed(rule: Tensors, recipe: Recipe) -> Changes:
     return {"weights": {"output": "qdq-transposed"}} if asked else {}
 
 
-def _beside_floats(rule: Tensors, view: TargetView, quantizer: Quantizer) -> Breaches:
+def _beside_floats(rule: Tensors, view: QuantizedView, quantizer: Quantizer) -> Breaches:
     if any(not view.activations(reader) for reader in readers_of(quantizer.node)):
         yield f"a weight of {quantizer.type_name} beside float activations", "pairs on all sides"
 
 
-def _mixed_types(rule: Tensors, view: TargetView) -> Iterator[Breach]:
+def _mixed_types(rule: Tensors, view: QuantizedView) -> Iterator[Breach]:
     """Find the first activation of another type than the one before it."""
     first = None
     for quantizer in view.of_role("activation"):
@@ -121,13 +121,13 @@ def _mixed_types(rule: Tensors, view: TargetView) -> Iterator[Breach]:
             return
 
 
-def _output_types(rule: Tensors, view: TargetView, quantizer: Quantizer) -> Breaches:
+def _output_types(rule: Tensors, view: QuantizedView, quantizer: Quantizer) -> Breaches:
     if "output_dtype" in quantizer.node.attributes and quantizer.type_name in rule.types:
         found = f"output_dtype on a quantizer of {quantizer.type_name}"
         yield found, "a zero point that says the type"
 
 
-def _several_readers(rule: Tensors, view: TargetView, quantizer: Quantizer) -> Breaches:
+def _several_readers(rule: Tensors, view: QuantizedView, quantizer: Quantizer) -> Breaches:
     if quantizer.node.op_type not in QUANTIZERS or quantizer.type_name not in rule.types:
         return
     dequantizers = readers_of(quantizer.node)
@@ -142,7 +142,7 @@ def _write_unsigned(rule: Tensors, recipe: Recipe) -> Changes:
     return {"place": {"unsigned_activations": True}} if asked else {}
 
 
-def _old_opset(rule: Tensors, view: TargetView) -> Iterator[Breach]:
+def _old_opset(rule: Tensors, view: QuantizedView) -> Iterator[Breach]:
     assert rule.opset is not None
     opset = view.model.opset_imports.get("", 1)
     if opset >= rule.opset:
@@ -155,7 +155,7 @@ def _old_opset(rule: Tensors, view: TargetView) -> Iterator[Breach]:
             return
 
 
-def _foreign_opset(rule: Tensors, view: TargetView) -> Iterator[Breach]:
+def _foreign_opset(rule: Tensors, view: QuantizedView) -> Iterator[Breach]:
     assert rule.low is not None and rule.high is not None
     opset = view.model.opset_imports.get("", 1)
     if rule.low <= opset <= rule.high:
@@ -165,7 +165,7 @@ def _foreign_opset(rule: Tensors, view: TargetView) -> Iterator[Breach]:
         return
 
 
-def _stored(rule: Tensors, view: TargetView) -> Iterator[Quantizer]:
+def _stored(rule: Tensors, view: QuantizedView) -> Iterator[Quantizer]:
     return view.stored_weights(rule.types)
 
 

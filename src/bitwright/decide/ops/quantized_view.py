@@ -1,4 +1,7 @@
-"""A quantized model as rules of hardware look at it: roles of tensors, operators between pairs."""
+"""What of a quantized model is integers: with which scale, and which float tensor they stand for.
+
+One view of a model of any tool, for comparing, verifying, re-encoding and reporting.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,26 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from bitwright.decide.ops import OPERATORS
-from bitwright.graph.constants import input_at, is_constant
-from bitwright.graph.quantized_ops import DEQUANTIZERS, FIX_NEURONS, QUANTIZERS
-from bitwright.graph.quantizers import Quantizer, Quantizers, name_of
+from bitwright.decide.ops import OPERATORS, op_types
+from bitwright.graph.constants import constant_of, input_at, is_constant
+from bitwright.graph.packed_weights import packed_weight
+from bitwright.graph.quantized_ops import (
+    DEQUANTIZERS,
+    FIX_NEURONS,
+    INTEGER_OPS,
+    QUANTIZERS,
+    ROUNDERS,
+    is_integer_op,
+)
+from bitwright.graph.quantizers import Quantizer, Quantizers, name_of, quantizer_at, stored_weight
+from bitwright.run import Extractor, Part, Session
+from bitwright.support.array_types import Array
 from bitwright.targets.target import Role
 
 _PAIRS = QUANTIZERS | DEQUANTIZERS | FIX_NEURONS
+_CONVERSIONS = QUANTIZERS | DEQUANTIZERS | ROUNDERS | {"DynamicQuantizeLinear"}
+_MOVES = op_types(lambda op: op.keeps_scale)
+"""Operators that move integers and keep what these stand for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +45,8 @@ class Breach:
     tensor: str = ""
 
 
-class TargetView(Quantizers):
-    """The operators of a model and the quantizers around them."""
+class QuantizedView(Quantizers):
+    """The operators of a model, the quantizers around them, and what each integer tensor means."""
 
     @cached_property
     def nodes(self) -> list[ir.Node]:
@@ -99,6 +115,101 @@ class TargetView(Quantizers):
             return "weight"
         return "activation"
 
+    # Integer tensors ------------------------------------------------------------------------
+
+    @cached_property
+    def parameters(self) -> dict[ir.Value, Quantizer]:
+        """Integer activation -> its quantizer, also behind what only moves integers."""
+        found: dict[ir.Value, Quantizer] = {}
+        for node in self.model.graph:
+            op = INTEGER_OPS.get(node.op_type)
+            places = (1, 2) if node.op_type in QUANTIZERS else None if op is None else op.result
+            if places is not None:
+                own = self.found.get(node) or quantizer_at(node, *places)
+                if own.scale_value is not None:
+                    found[node.outputs[0]] = own
+            elif node.op_type in _MOVES and (first := input_at(node, 0)) in found:
+                assert first is not None
+                for index in OPERATORS[node.op_type].output_indices(node):
+                    found[node.outputs[index]] = found[first]
+        return found
+
+    def source_of(self, value: ir.Value) -> ir.Value:
+        """Return the tensor that a value is a rounded or dequantized form of."""
+        while (maker := value.producer()) is not None and is_conversion(maker):
+            source = maker.inputs[0]
+            of_scale = maker.op_type == "DynamicQuantizeLinear" and maker.outputs[0] is not value
+            if source is None or of_scale:
+                return value
+            value = source
+        return value
+
+    def quantizer_of(self, value: ir.Value) -> ir.Node | None:
+        """Return the node that quantizes a float tensor."""
+        uses = (use.node for use in value.uses() if use.idx == 0)
+        return next((node for node in uses if node.op_type in QUANTIZERS), None)
+
+    def is_quantized(self, value: ir.Value) -> bool:
+        """Return whether a tensor is quantized, or rounded to a format, before it is read."""
+        return value in self.parameters or any(
+            use.node.op_type in QUANTIZERS | ROUNDERS and use.idx == 0 for use in value.uses()
+        )
+
+    def works_on_integers(self, node: ir.Node) -> bool:
+        """Return whether a node computes with integers, or stands where the runtime makes it so."""
+        if is_integer_op(node.op_type) or is_conversion(node) or node.outputs[0] in self.parameters:
+            return True
+        makers = [value.producer() for value in node.inputs if value is not None]
+        rounding = DEQUANTIZERS | ROUNDERS
+        reads = [maker for maker in makers if maker is not None and maker.op_type in rounding]
+        if any(maker.inputs[0] is not None and maker.inputs[0].is_initializer() for maker in reads):
+            return True
+        return bool(reads) and any(self.is_quantized(output) for output in node.outputs)
+
+    # Constants as their readers see them ----------------------------------------------------
+
+    def numbers_of(self, value: ir.Value | None) -> Array | None:
+        """Return the numbers of a constant input as the node sees them, dequantized if need be."""
+        if value is None:
+            return None
+        maker = value.producer()
+        if maker is None or maker.op_type == "Constant":
+            array = constant_of(value)
+            return array if array is not None and array.dtype.kind == "f" else None
+        if maker.op_type not in DEQUANTIZERS:
+            return None
+        if (stored := stored_weight(maker)) is not None:
+            return stored.numbers()
+        # A weight may be kept in float behind a pair.
+        source = maker.inputs[0]
+        quantizer = None if source is None else source.producer()
+        if quantizer is None or quantizer.op_type not in QUANTIZERS:
+            return None
+        return None if constant_of(quantizer.inputs[0]) is None else self._through_pair(maker)
+
+    def weights_of(self, node: ir.Node) -> list[Array]:
+        """Return the numbers of all constants that a node reads, its integers dequantized."""
+        found = [self.numbers_of(value) for value in node.inputs]
+        op = INTEGER_OPS.get(node.op_type)
+        if op is not None and op.weight_axis is not None and (stored := stored_weight(node)):
+            found.append(stored.numbers())
+        elif (packed := packed_weight(node)) is not None:
+            found.append(packed.numbers())
+        return [array for array in found if array is not None]
+
+    @cached_property
+    def _extractor(self) -> Extractor:
+        return Extractor(self.model)
+
+    def _through_pair(self, dequantizer: ir.Node) -> Array | None:
+        """Return what a constant becomes behind a quantizer and a dequantizer."""
+        name = dequantizer.outputs[0].name
+        if dequantizer.domain not in ("", "com.microsoft") or not name:
+            return None
+        return Session(self._extractor.extract(Part("", (), (name,)))).run({})[name]
+
+    # What rules of hardware are about -------------------------------------------------------
+
     def of_role(self, role: Role | None, ops: tuple[str, ...] = ()) -> Iterator[Quantizer]:
         """Return the quantizers of a role, those that some operators read where these are given."""
         for quantizer in self.found.values():
@@ -126,6 +237,31 @@ class TargetView(Quantizers):
         writes = quantizer.node.op_type in QUANTIZERS
         ordered = [*makers, *readers] if writes else [*readers, *makers]
         return name_of(ordered[0] if ordered else quantizer.node)
+
+
+def is_conversion(node: ir.Node) -> bool:
+    """Return whether a node only turns numbers into integers or back, or rounds to a format."""
+    return node.op_type in _CONVERSIONS
+
+
+def float_op_type(node: ir.Node) -> str:
+    """Return the op that a node does, whatever it computes with."""
+    integer_op = INTEGER_OPS.get(node.op_type)
+    return node.op_type.removeprefix("QLinear") if integer_op is None else integer_op.computes
+
+
+def is_fixed(value: ir.Value) -> bool:
+    """Return whether a value is a constant, or the dequantized form of one."""
+    maker = value.producer()
+    while maker is not None and is_conversion(maker) and maker.inputs[0] is not None:
+        value = maker.inputs[0]
+        maker = value.producer()
+    return is_constant(value)
+
+
+def activations_of(node: ir.Node) -> list[ir.Value]:
+    """Return what a node reads and what is not known before the model runs."""
+    return [value for value in node.inputs if value is not None and not is_fixed(value)]
 
 
 def readers_of(node: ir.Node) -> list[ir.Node]:
