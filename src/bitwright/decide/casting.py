@@ -10,9 +10,10 @@ import onnx_ir as ir
 from bitwright.decide.layout.entries import plan_as_float, plan_node
 from bitwright.decide.layout.selection import Selector
 from bitwright.decide.ops.size_arithmetic import SIZE_ARITHMETIC, find_size_arithmetic
-from bitwright.graph.constants import float_constant_of
+from bitwright.graph.constants import constant_tensor
 from bitwright.graph.half_ops import find_half_parameters
 from bitwright.graph.subgraphs import subgraphs_of
+from bitwright.graph.tensors import inline_copy
 from bitwright.numerics.halves import INFINITE, MAX_FLOAT16
 from bitwright.plan import NodePlan
 from bitwright.recipe import Recipe
@@ -81,24 +82,30 @@ def _crashes_in_half(node: ir.Node) -> bool:
     maker = node if node.op_type == "Transpose" else first and first.producer()
     perm = maker.attributes.get_ints("perm", ()) if maker else ()
     readers = maker.outputs[0].consumers() if maker is node else [node]
-    weights = [float_constant_of(one.inputs[1]) for one in readers if one.op_type == "MatMul"]
+    weights = [_constant(one.inputs[1]) for one in readers if one.op_type == "MatMul"]
     return tuple(perm or ()) in ((1, 0, 2), (1, 2, 0)) and any(w is not None for w in weights)
 
 
+def _constant(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """Return the tensor of a floating-point constant, else None."""
+    tensor = constant_tensor(value)
+    return tensor if tensor is not None and tensor.dtype.is_floating_point() else None
+
+
 def _why_not_stored(node: ir.Node) -> str | None:
-    arrays = (float_constant_of(value) for value in node.inputs if _is_float(value))
-    if any(array is not None and array.size > 1 for array in arrays):
+    tensors = (_constant(value) for value in node.inputs if _is_float(value))
+    if any(tensor is not None and tensor.size > 1 for tensor in tensors):
         return None
     return "it has no weight to store"
 
 
 def _why_out_of_range(node: ir.Node, peaks: Mapping[str, float]) -> str | None:
     for value in node.inputs:
-        array = float_constant_of(value) if _is_float(value) else None
-        if value is None or array is None:
+        tensor = _constant(value) if _is_float(value) else None
+        if value is None or tensor is None:
             continue
-        sizes = np.abs(array)
-        largest = float(sizes[np.isfinite(array) & (sizes < INFINITE)].max(initial=0.0))
+        sizes = np.abs(inline_copy(tensor).numpy())  # a mapped file would stay in memory
+        largest = float(sizes.max(initial=0.0, where=np.isfinite(sizes) & (sizes < INFINITE)))
         if largest > MAX_FLOAT16:
             return f"its constant {value.name!r} holds {largest:.4g}, and float16 ends at 65504"
     for value in (*node.inputs, *node.outputs):

@@ -5,17 +5,17 @@ from __future__ import annotations
 from copy import copy
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import float_constant_of
+from bitwright.graph.constants import constant_tensor
 from bitwright.graph.editing import insert_after, remove_unused_initializers
 from bitwright.graph.half_ops import find_half_parameters
 from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import iter_graphs, values_of
-from bitwright.graph.tensors import shape_of
+from bitwright.graph.tensors import inline_copy, lazy_tensor, shape_of
 from bitwright.numerics.halves import narrow
 from bitwright.plan import QuantPlan
+from bitwright.support.array_types import Array
 from bitwright.support.wording import counted
 
 _FLOAT = ir.DataType.FLOAT
@@ -74,8 +74,8 @@ class _Casting:
     def _store_weights(self) -> None:
         for node in self._half:
             for index, value in enumerate(node.inputs):
-                array = float_constant_of(value) if value in self._floats else None
-                if value is not None and array is not None and array.size > 1:
+                tensor = constant_tensor(value) if value in self._floats else None
+                if value is not None and tensor is not None and tensor.size > 1:
                     wide = self._cast(self._constant(value, self._kind), _FLOAT)
                     node.replace_input_with(index, wide)
 
@@ -153,18 +153,20 @@ class _Casting:
         assert tensor is not None and isinstance(value.graph, ir.Graph)
         label = value.name or ""
         name = self._names.fresh(f"{label}_{_name(kind)}")
-        if narrow(np.asarray(tensor.numpy()), _name(kind))[1]:
+        if _read(tensor, kind)[1]:
             self._moved.append(label)
         made = ir.Value(name=name, type=ir.TensorType(kind), shape=value.shape)
-        made.const_value = ir.LazyTensor(
-            lambda: ir.Tensor(narrow(np.asarray(tensor.numpy()), _name(kind))[0], name=name),
-            dtype=kind,
-            shape=shape_of(tensor),
-            name=name,
+        made.const_value = lazy_tensor(
+            lambda: ir.Tensor(_read(tensor, kind)[0], name=name), kind, shape_of(tensor), name
         )
         value.graph.initializers[name] = made
         self._made[value, kind] = made
         return made
+
+
+def _read(tensor: ir.TensorProtocol, kind: ir.DataType) -> tuple[Array, int]:
+    """Return a constant in a narrow type, as `narrow` does, with no file left open."""
+    return narrow(inline_copy(tensor).numpy(), _name(kind))
 
 
 def _name(kind: ir.DataType | None) -> str:

@@ -13,8 +13,8 @@ from bitwright.emit.qdq import Rounding
 from bitwright.emit.quantized import (
     MICROSOFT,
     Quantized,
-    add_quantized,
     convert_to_contrib,
+    quantized_tensor,
     to_unsigned,
 )
 from bitwright.errors import PlanError
@@ -29,6 +29,7 @@ from bitwright.graph.editing import (
     remove_unused_initializers,
     replace_value,
 )
+from bitwright.graph.tensors import MAX_HELD_BYTES, inline_copy, lazy_tensor, serialized_size
 from bitwright.numerics.types import INT8, UINT8, QType
 from bitwright.plan import QuantPlan
 
@@ -56,6 +57,7 @@ class IntegerWriter:
         self._stored: dict[tuple[str, _Axes, QType], ir.Value] = {}
         self._scales: dict[tuple[str, _Axes, ZeroPoints, QType], tuple[ir.Value, ir.Value]] = {}
         self._dequantizers: list[ir.Node] = []
+        self._streams = serialized_size(model) > MAX_HELD_BYTES
 
     def finish(self) -> None:
         """Drop what nothing reads, and put the graph in order."""
@@ -145,16 +147,19 @@ class IntegerWriter:
         if stored not in self._stored:
             tensor = source.const_value
             assert tensor is not None
-            integers = self._round(tensor.numpy(), parameters)
-            if isinstance(tensor, ir.ExternalTensor):
-                tensor.release()  # or the mapped file stays in memory
-            if order is not None:
-                integers = np.transpose(integers, order)
-            if moved:
-                integers = to_unsigned(integers)
-            self._stored[stored] = add_quantized(
-                graph_of(source), self.names, f"{label}_quantized", integers, qtype
-            )
+
+            def make() -> ir.TensorProtocol:
+                # A copy: the mapped file would stay in memory.
+                integers = self._round(inline_copy(tensor).numpy(), parameters)
+                if order is not None:
+                    integers = np.transpose(integers, order)
+                return quantized_tensor(to_unsigned(integers) if moved else integers, qtype)
+
+            sizes = tensor.shape.numpy()
+            shape = sizes if order is None else [sizes[axis] for axis in order]
+            kind, name = ir.DataType(qtype.onnx_type), f"{label}_quantized"
+            made = lazy_tensor(make, kind, shape) if self._streams else make()
+            self._stored[stored] = add_initializer(graph_of(source), self.names, name, made)
         place = (key, scale_shape, zero_points, qtype)
         if place not in self._scales:
             scale = np.asarray(parameters.scale, np.float32)

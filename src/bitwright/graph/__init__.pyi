@@ -62,6 +62,7 @@ from .subgraphs import owner_nodes as owner_nodes
 from .subgraphs import reach as reach
 from .subgraphs import subgraphs_of as subgraphs_of
 from .symbolic_shapes import infer_symbolic_shapes as infer_symbolic_shapes
+from .tensors import MAX_HELD_BYTES as MAX_HELD_BYTES
 from .tensors import serialized_size as serialized_size
 from .tensors import tensor_slots as tensor_slots
 from .versions import opset_of as opset_of

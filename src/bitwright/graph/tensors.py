@@ -15,6 +15,10 @@ import onnx_ir as ir
 from bitwright.graph.subgraphs import iter_from
 from bitwright.support.array_types import Array
 
+MAX_HELD_BYTES = 1 << 30
+"""Bytes of a float model above which it is not open beside the one that is made of it, and weights
+of that are made when they are written, one after the other."""
+
 _ARRAY_TYPES = "BOOL DOUBLE FLOAT FLOAT16 INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64"
 ARRAY_TYPES = frozenset(ir.DataType[name] for name in _ARRAY_TYPES.split())
 """Types of tensors that the runtime takes and gives as arrays."""

@@ -24,7 +24,6 @@ from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Written, assess_model, sign_model
 from bitwright.jobs.result import Result
 from bitwright.jobs.weight_only.answers import compare_answers, show_figures
-from bitwright.jobs.weight_only.job import MAX_MEASURED_BYTES
 from bitwright.jobs.weight_only.work import WeightWork
 from bitwright.plan import CachePlan
 from bitwright.recipe import Recipe
@@ -59,7 +58,7 @@ def write_caches(work: WeightWork, result: Result) -> Result:
     plan = msgspec.structs.replace(plan, caches=dict(plans))
     plan = plan.with_notes([*_prices(bits, token), *work.notes])
     sign_model(model, plan)
-    if prepared.float_size > MAX_MEASURED_BYTES:
+    if prepared.float_size > graph.MAX_HELD_BYTES:
         return assess_model(prepared, Written(model, plan), evaluation, data)
     return _measure(prepared, result, Written(model, plan), evaluation, data)
 

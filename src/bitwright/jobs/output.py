@@ -68,13 +68,23 @@ class Written:
 
 
 @logged("write the quantized graph")
-def emit_model(prepared: Prepared, planned: Planned) -> Written:
-    """Write a plan into the model, open it as users will, and note what the runtime changes."""
+def emit_model(prepared: Prepared, planned: Planned, *, measured: bool = True) -> Written:
+    """Write a plan into the model, open it as users will, and note what the runtime changes.
+
+    A large model that is not to be `measured` is written without: it is in memory nowhere as a
+    whole.
+    """
+    if prepared.float_size > graph.MAX_HELD_BYTES and not measured:
+        plan, quantized = _emit(prepared, planned, checked=True)
+        return Written(quantized, plan.with_notes([TOO_LARGE]))
     written = open_quantized(prepared, planned)
     if written.session is None or not written.optimized:
         return written
     plan = note_rounded(written.plan, written.model, prepared.providers)
     return replace(written, plan=note_other_cpu(plan, written.model, prepared.providers))
+
+
+TOO_LARGE = "not run beside the float model, which is too large to be open twice"
 
 
 def open_quantized(prepared: Prepared, planned: Planned, *, checked: bool = True) -> Written:

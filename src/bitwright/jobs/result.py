@@ -76,9 +76,11 @@ class Result(Summarized):
         """The products that ONNX Runtime computes in integers; None where it cannot be opened.
 
         A conversion to float16 or bfloat16 has no integers, and none are looked for. The runtime
-        optimizes the model for this once, when it is first asked for.
+        optimizes the model for this once, when it is first asked for; not one that is too large to
+        be run beside float.
         """
-        if self.plan.recipe.mode == "cast":
+        large = self.float_size > graph.MAX_HELD_BYTES and not self.evaluation
+        if self.plan.recipe.mode == "cast" or large:
             return None
         if self._coverage is None:
             sample = self.evaluation[0] if self.evaluation else None

@@ -58,7 +58,8 @@ def quantize_static(
     calibration = keep_for_passes(prepared, calibration)
     decided = plan_static(prepared, calibration)  # equalize activations, observe, decide
     planned = round_weights(decided, calibration, compute)  # round: learn, correct biases
-    written = emit_model(decided.prepared, planned)  # round to integers, emit
+    measured = calibration.data is not None
+    written = emit_model(decided.prepared, planned, measured=measured)  # round to integers, emit
     seen = decided.calibrated
     evaluation = seen.evaluation or planned.evaluation or unseen_samples(prepared, calibration)
     return assess_model(decided.prepared, written, evaluation, seen.data)  # assess
@@ -105,7 +106,8 @@ def apply_static(
         planned = round_weights(decided, calibration, compute)
     elif calibration.data is not None:
         planned = Planned(plan, evaluation=Evaluation(measured_samples(prepared, calibration)))
-    return assess_model(prepared, emit_model(prepared, planned), planned.evaluation)
+    written = emit_model(prepared, planned, measured=bool(planned.evaluation))
+    return assess_model(prepared, written, planned.evaluation)
 
 
 @logged("round weights")

@@ -42,7 +42,7 @@ def recipe(**options):
 def test_a_work_folder_changes_no_byte(tmp_path, monkeypatch, output, large):
     model = make_model(tmp_path)
     if large:
-        monkeypatch.setattr(job, "MAX_MEASURED_BYTES", 0)
+        monkeypatch.setattr(bitwright.graph, "MAX_HELD_BYTES", 0)
     chosen = recipe(output=output)
     bitwright.quantize(model, tmp_path / "lazy.onnx", recipe=chosen, external_data=False)
     bitwright.quantize(
@@ -78,7 +78,7 @@ def test_pieces_read_from_the_file_give_the_same_bytes(tmp_path, monkeypatch):
 def test_a_weight_that_is_no_number_is_named(tmp_path, monkeypatch, large):
     model = make_model(tmp_path, broken=True)
     if large:
-        monkeypatch.setattr(job, "MAX_MEASURED_BYTES", 0)
+        monkeypatch.setattr(bitwright.graph, "MAX_HELD_BYTES", 0)
     with pytest.raises(ModelError, match=r"weight 'v' holds NaN .* \('second'\)"):
         bitwright.quantize(model, tmp_path / "out.onnx", recipe=recipe())
     assert not (tmp_path / "out.onnx").exists()
@@ -88,7 +88,7 @@ def test_a_weight_that_is_no_number_is_named(tmp_path, monkeypatch, large):
 def test_progress_counts_each_weight_once(tmp_path, monkeypatch, large):
     seen = []
     if large:
-        monkeypatch.setattr(job, "MAX_MEASURED_BYTES", 0)
+        monkeypatch.setattr(bitwright.graph, "MAX_HELD_BYTES", 0)
     bitwright.quantize(
         make_model(tmp_path),
         tmp_path / "out.onnx",

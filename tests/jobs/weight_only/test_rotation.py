@@ -11,7 +11,6 @@ from support.models import constants_of, info, tensors
 
 import bitwright
 from bitwright import PlanError, QuantPlan, RandomData, Recipe
-from bitwright.jobs.weight_only import job
 from bitwright.plan import Rotation
 from bitwright.recipe import AWQ, GPTQ, Nearest, WeightOnly
 
@@ -95,7 +94,7 @@ def test_without_real_samples_auto_does_not_rotate(data):
 
 
 def test_a_model_too_large_to_run_is_not_tried(monkeypatch):
-    monkeypatch.setattr(job, "MAX_MEASURED_BYTES", 0)
+    monkeypatch.setattr(bitwright.graph, "MAX_HELD_BYTES", 0)
     result = run(make_llama(depth=1), rotate="auto")
     assert result.plan.rotation is None and notes_of(result, "not rotated: too large")
 

@@ -21,7 +21,7 @@ from bitwright.jobs.calibration import (
 )
 from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.opening import Prepared
-from bitwright.jobs.output import Written, assess_model, sign_model
+from bitwright.jobs.output import TOO_LARGE, Written, assess_model, sign_model
 from bitwright.jobs.result import Result
 from bitwright.jobs.smoothing import apply_factors
 from bitwright.jobs.weight_only.accuracy_level import choose_accuracy_level
@@ -39,9 +39,6 @@ from bitwright.rounding.store import BlockStore
 from bitwright.run import Session
 from bitwright.support.logs import logged
 from bitwright.support.wording import counted
-
-MAX_MEASURED_BYTES = 1 << 30
-"""Size of the float model up to which the result is run beside it."""
 
 
 def quantize_weight_only(
@@ -63,7 +60,7 @@ def make_weight_only_plan(prepared: Prepared, calibration: Calibration) -> Quant
 @logged("decide about weights")
 def _plan(work: WeightWork) -> tuple[Prepared, QuantPlan]:
     """Decide about every weight; the model that is returned is rotated, and scaled by AWQ."""
-    runs = work.prepared.float_size <= MAX_MEASURED_BYTES
+    runs = work.prepared.float_size <= graph.MAX_HELD_BYTES
     prepared, rotation = choose_rotation(work, _round_to_nearest if runs else None)
     work = replace(work, prepared=prepared)
     plan = work.decide()
@@ -89,7 +86,7 @@ def write_weight_only(
     needs_data = plan.recipe.weights.needs_data or plan.recipe.fine_tune is not None
     split = work.samples() if needs_data else None
     weights, plan = _round(work, plan, split)
-    if prepared.float_size <= MAX_MEASURED_BYTES:
+    if prepared.float_size <= graph.MAX_HELD_BYTES:
         weights = {name: keep_in_memory(blocks) for name, blocks in weights.items()}
     if split is not None and split.count:
         evaluation = Evaluation.of(split)
@@ -155,9 +152,8 @@ def _emit(prepared: Prepared, plan: QuantPlan, weights: Mapping[str, LazyBlocks]
     notes = EMITTERS["weight-only", output](quantized, plan, weights)
     sign_model(quantized, plan)
     plan = plan.with_notes([*notes, *([_FLOAT_ACTIVATIONS] if output == "nvfp4" else [])])
-    if prepared.float_size > MAX_MEASURED_BYTES:
-        note = "not run beside the float model, which is too large to be open twice"
-        return Written(quantized, plan.with_notes([note]))
+    if prepared.float_size > graph.MAX_HELD_BYTES:
+        return Written(quantized, plan.with_notes([TOO_LARGE]))
     runnable = quantized
     if output == "nvfp4":  # run with the numbers that its weights stand for
         plan = plan.with_notes([_IN_FLOAT])
