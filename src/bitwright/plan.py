@@ -18,7 +18,7 @@ from bitwright.numerics.types import QType
 from bitwright.recipe import Recipe, RoundingMethod
 from bitwright.recipe.emulate import with_new_places
 from bitwright.support.arguments import check_arguments
-from bitwright.support.files import check_regular_file, write_file
+from bitwright.support.files import read_parsed, write_file
 from bitwright.support.frozen import frozen
 from bitwright.support.settings import convert, encode
 from bitwright.support.showing import Summarized, html_tables
@@ -377,9 +377,5 @@ class QuantPlan(Summarized, msgspec.Struct, frozen=True, kw_only=True, forbid_un
     @check_arguments
     def load(cls, path: str | Path) -> QuantPlan:
         """Read a plan from a file."""
-        check_regular_file(Path(path), PlanError)
-        try:
-            text = Path(path).read_bytes()
-        except OSError as error:
-            raise PlanError(f"cannot read the plan {str(path)!r}: {error.strerror}.") from error
+        text = read_parsed(path, "plan", PlanError, bytes, "is not JSON")
         return cls.from_json(text, source=f"plan {str(path)!r}")

@@ -31,7 +31,7 @@ from bitwright.graph.editing import (
 )
 from bitwright.graph.tensors import MAX_HELD_BYTES, inline_copy, lazy_tensor, serialized_size
 from bitwright.numerics.types import INT8, UINT8, QType
-from bitwright.plan import QuantPlan
+from bitwright.plan import Parameters, QuantPlan
 
 _FLOAT = ir.DataType.FLOAT
 
@@ -145,20 +145,8 @@ class IntegerWriter:
         qtype = UINT8 if moved else parameters.qtype
         stored = (key, order, qtype)
         if stored not in self._stored:
-            tensor = source.const_value
-            assert tensor is not None
-
-            def make() -> ir.TensorProtocol:
-                # A copy: the mapped file would stay in memory.
-                integers = self._round(inline_copy(tensor).numpy(), parameters)
-                if order is not None:
-                    integers = np.transpose(integers, order)
-                return quantized_tensor(to_unsigned(integers) if moved else integers, qtype)
-
-            sizes = tensor.shape.numpy()
-            shape = sizes if order is None else [sizes[axis] for axis in order]
-            kind, name = ir.DataType(qtype.onnx_type), f"{label}_quantized"
-            made = lazy_tensor(make, kind, shape) if self._streams else make()
+            made = self._integers(source, parameters, order, qtype)
+            name = f"{label}_quantized"
             self._stored[stored] = add_initializer(graph_of(source), self.names, name, made)
         place = (key, scale_shape, zero_points, qtype)
         if place not in self._scales:
@@ -177,6 +165,24 @@ class IntegerWriter:
                 self.constant(f"{label}_zero_point", zero),
             )
         return Quantized(self._stored[stored], *self._scales[place])
+
+    def _integers(
+        self, source: ir.Value, parameters: Parameters, order: _Axes, qtype: QType
+    ) -> ir.TensorProtocol:
+        """Return the integers of a constant; those of a large model are made when it is written."""
+        tensor = source.const_value
+        assert tensor is not None
+
+        def make() -> ir.TensorProtocol:
+            # A copy: the mapped file would stay in memory.
+            integers = self._round(inline_copy(tensor).numpy(), parameters)
+            integers = integers if order is None else np.transpose(integers, order)
+            moved = qtype != parameters.qtype
+            return quantized_tensor(to_unsigned(integers) if moved else integers, qtype)
+
+        shape = np.array(tensor.shape.numpy())[list(order or range(len(tensor.shape)))]
+        kind = ir.DataType(qtype.onnx_type)
+        return lazy_tensor(make, kind, shape.tolist()) if self._streams else make()
 
     # Floats -------------------------------------------------------------------------------
 

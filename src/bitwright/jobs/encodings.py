@@ -22,7 +22,7 @@ from bitwright.jobs.opening import open_model
 from bitwright.numerics.types import QTYPES, QType
 from bitwright.plan import Parameters, QuantPlan
 from bitwright.recipe import Override, Recipe
-from bitwright.support.files import check_regular_file, write_file
+from bitwright.support.files import read_parsed, write_file
 
 Version = Literal["0.6.1", "1.0.0"]
 
@@ -111,13 +111,8 @@ def read_overrides(
     out: a bias has the scale of its products. A scale file gives caches of the type `cache` theirs.
     """
     path = Path(path)
-    check_regular_file(path, RecipeError)
-    try:
-        data = msgspec.json.decode(path.read_bytes())
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise RecipeError(f"the encodings {str(path)!r} are not JSON: {error}.") from error
-    except OSError as error:
-        raise RecipeError(f"cannot read the encodings {str(path)!r}: {error.strerror}.") from error
+    decode = msgspec.json.decode
+    data = read_parsed(path, "encodings", RecipeError, decode, "are not JSON")
     if isinstance(data, Mapping) and "scales" in data:
         return _overrides_of_scales(data, cache, path)
     overrides: dict[str, Override] = {}

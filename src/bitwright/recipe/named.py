@@ -14,7 +14,7 @@ from bitwright.recipe.finetuning import AdaQuant, AdaRound, FineTuning, SignRoun
 from bitwright.recipe.options import Selection
 from bitwright.recipe.value import Recipe
 from bitwright.recipe.weights import AWQ, GPTQ, HQQ, ByLoss, ByPlace, Nearest, WeightOnly
-from bitwright.support.files import check_regular_file
+from bitwright.support.files import read_parsed
 from bitwright.support.notices import warn_user
 from bitwright.support.settings import merge
 from bitwright.targets import TARGETS, Target
@@ -158,14 +158,9 @@ def read_recipe(recipe: str | Path | dict[str, Any] | Recipe) -> Recipe:
     path = Path(recipe)
     if path.suffix.lower() not in {".json", ".yaml", ".yml"}:
         return named_recipe(str(recipe))
-    check_regular_file(path, RecipeError)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise RecipeError(f"the recipe {str(path)!r} is not a text in UTF-8.") from error
-    except OSError as error:
-        raise RecipeError(f"cannot read the recipe {str(path)!r}: {error.strerror}.") from error
-    data = _parse_json(text, path) if path.suffix.lower() == ".json" else _parse_yaml(text, path)
+    is_json = path.suffix.lower() == ".json"
+    parse, kind = (msgspec.json.decode, "JSON") if is_json else (_parse_yaml, "YAML")
+    data = read_parsed(path, "recipe", RecipeError, parse, f"is not {kind}")
     if not isinstance(data, dict):
         raise RecipeError(f"the recipe {str(path)!r} must be a mapping of options.")
     return _from_base(data, str(path))
@@ -183,18 +178,10 @@ def _from_base(data: dict[str, Any], source: str) -> Recipe:
     return Recipe.from_mapping(changed, source=source)
 
 
-def _parse_json(text: str, path: Path) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise RecipeError(f"the recipe {str(path)!r} is not JSON: {error}.") from error
-
-
-def _parse_yaml(text: str, path: Path) -> Any:
+def _parse_yaml(content: bytes) -> Any:
     import yaml
 
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise RecipeError(f"the recipe {str(path)!r} is not YAML: {reason}.") from error
+        return yaml.safe_load(content.decode("utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(error) from error

@@ -9,11 +9,11 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Self, TypeVar
 
 from bitwright.errors import BitwrightError, OutputError
 
@@ -21,6 +21,7 @@ __all__ = [
     "Closing",
     "check_regular_file",
     "make_folder",
+    "read_parsed",
     "replace_file",
     "replace_folder",
     "temporary_beside",
@@ -28,6 +29,9 @@ __all__ = [
     "try_lock",
     "write_file",
 ]
+
+
+_T = TypeVar("_T")
 
 
 class Closing:
@@ -62,6 +66,27 @@ def check_regular_file(path: Path, error: type[BitwrightError]) -> None:
             raise error(f"the path {start!r}… is longer than paths may be.") from problem
     if path.exists() and not path.is_file() and not path.is_dir():
         raise error(f"{str(path)!r} is a pipe or a device; give the path of a regular file.")
+
+
+def read_parsed(
+    path: str | Path,
+    what: str,
+    error: type[BitwrightError],
+    parse: Callable[[bytes], _T],
+    not_so: str,
+) -> _T:
+    """Return what `parse` makes of a file that a user names; `not_so`: what it is if it cannot."""
+    path = Path(path)
+    check_regular_file(path, error)
+    try:
+        return parse(path.read_bytes())
+    except OSError as problem:
+        raise error(f"cannot read the {what} {str(path)!r}: {problem.strerror}.") from problem
+    except UnicodeDecodeError as problem:
+        raise error(f"the {what} {str(path)!r} is not a text in UTF-8.") from problem
+    except (ValueError, RecursionError) as problem:
+        reason = " ".join(str(problem).split())
+        raise error(f"the {what} {str(path)!r} {not_so}: {reason}.") from problem
 
 
 def write_file(path: Path, content: str | bytes) -> None:

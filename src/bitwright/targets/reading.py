@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.errors import RecipeError, TargetError, did_you_mean
-from bitwright.support.files import check_regular_file
+from bitwright.support.files import read_parsed
 from bitwright.support.settings import convert
 from bitwright.targets.target import Target
 
@@ -38,15 +38,7 @@ def read_target(name: str) -> Target:
 
 def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     """Return what a file says, on top of the target that it extends."""
-    check_regular_file(path, TargetError)
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise TargetError(f"the target {str(path)!r} is not a text in UTF-8.") from error
-    except OSError as error:
-        raise TargetError(f"cannot read the target {str(path)!r}: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise TargetError(f"the target {str(path)!r} is not TOML: {error}.") from error
+    data = read_parsed(path, "target", TargetError, _parse, "is not TOML")
     base = data.pop("extends", None)
     if base is None:
         return data
@@ -57,6 +49,10 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if found[base] in (*seen, path):
         raise TargetError(f"{path}: it extends itself, through {base!r}.")
     return _merged(_read(found[base], (*seen, path)), data)
+
+
+def _parse(content: bytes) -> dict[str, Any]:
+    return tomllib.loads(content.decode("utf-8"))
 
 
 def _build(data: dict[str, Any], variant: str, source: str) -> Target:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from bitwright.errors import RecipeError, TargetError, did_you_mean
-from bitwright.support.files import check_regular_file, write_file
+from bitwright.support.files import read_parsed, write_file
 from bitwright.support.settings import convert
 from bitwright.targets.host import CPU_CLASSES, detect_cpu_class
 
@@ -168,13 +168,7 @@ def write_costs(table: CostTable, path: Path) -> None:
 
 
 def _read(path: Path) -> CostTable:
-    check_regular_file(path, TargetError)
-    try:
-        data = msgspec.json.decode(path.read_bytes())
-    except OSError as error:
-        raise TargetError(f"cannot read the costs {str(path)!r}: {error.strerror}.") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise TargetError(f"the costs {str(path)!r} are not JSON: {error}.") from error
+    data = read_parsed(path, "costs", TargetError, msgspec.json.decode, "are not JSON")
     if not isinstance(data, Mapping):
         raise TargetError(f"the costs {str(path)!r} are not a table with cpu and kernels.")
     try:
