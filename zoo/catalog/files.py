@@ -11,14 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import helper
 
 from zoo.case import save_samples
 from zoo.network import SAMPLES, Samples, seed_of
 from zoo.runner import Model, model_of_file
+from zoo.worker import Send, run_in_process
 
 _FOLDER = Path(os.environ.get("ZOO_FILES", str(Path(sys.prefix) / "files")))
 MAX_BYTES = 60_000_000
+SECONDS = 60
+FILLS = ((64, 16), (48, 128), (32, 512), (224, 100), (320, 400), (640, 4000))
+"""Open sizes of images and of rows, until one of them runs."""
 Shapes = dict[str, tuple[int, ...]]
 
 # Part of a path -> shapes of its inputs where some are open; others get those of `_guess`.
@@ -51,12 +56,16 @@ VALUES = {
 def models(folder: Path) -> Iterator[Model]:
     """Give every file once, whichever package carries it."""
     seen: set[str] = set()
+    names: set[str] = set()
     for source in _sources():
         digest = sha256(source.read_bytes()).hexdigest()
         if digest in seen or source.stat().st_size > MAX_BYTES:
             continue
         seen.add(digest)
         name = _name(source)
+        if name in names:  # packages of one origin
+            name = f"{name}-{digest[:6]}"
+        names.add(name)
         path = folder / "files" / f"{name}.onnx"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,8 +76,6 @@ def models(folder: Path) -> Iterator[Model]:
 
 
 def _sources() -> Iterator[Path]:
-    import onnxruntime
-
     yield from sorted(_FOLDER.rglob("*.onnx"))
     yield from sorted((Path(onnxruntime.__file__).parent / "datasets").glob("*.onnx"))
     yield from sorted((Path(onnx.__file__).parent / "backend" / "test" / "data").rglob("*.onnx"))
@@ -84,13 +91,34 @@ def _make_samples(model: onnx.ModelProto, path: str) -> Samples:
     rng = np.random.default_rng(seed_of(Path(path).name))
     initialized = {tensor.name for tensor in model.graph.initializer}
     values = [v for v in model.graph.input if v.name not in initialized]
-    return [{v.name: _make_array(v, path, rng) for v in values} for _ in range(SAMPLES)]
+    for fill in FILLS:
+        samples = [
+            {v.name: _make_array(v, path, rng, fill) for v in values} for _ in range(SAMPLES)
+        ]
+        if not values or _runs(model, samples[0]):
+            return samples
+    return samples
 
 
-def _make_array(value: onnx.ValueInfoProto, path: str, rng: np.random.Generator) -> np.ndarray:
+def _runs(model: onnx.ModelProto, sample: dict[str, np.ndarray]) -> bool:
+    """Whether ONNX Runtime runs a model on a sample, in a process that may end by it."""
+
+    def run(send: Send) -> None:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        content, providers = model.SerializeToString(), ["CPUExecutionProvider"]
+        onnxruntime.InferenceSession(content, options, providers=providers).run(None, sample)
+        send("ran", None)
+
+    return [kind for kind, _ in run_in_process(run, SECONDS)] == ["ran"]
+
+
+def _make_array(
+    value: onnx.ValueInfoProto, path: str, rng: np.random.Generator, fill: tuple[int, int]
+) -> np.ndarray:
     kind = value.type.tensor_type
     known = next((shapes for part, shapes in SHAPES.items() if fnmatch(path, part)), {})
-    shape = known.get(value.name) or _guess([d.dim_value for d in kind.shape.dim])
+    shape = known.get(value.name) or _guess([d.dim_value for d in kind.shape.dim], fill)
     dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
     if value.name in VALUES:
         low, high = VALUES[value.name]
@@ -102,7 +130,9 @@ def _make_array(value: onnx.ValueInfoProto, path: str, rng: np.random.Generator)
     return rng.integers(0, 2, shape).astype(dtype)
 
 
-def _guess(sizes: list[int]) -> tuple[int, ...]:
-    """Return a shape with its open sizes filled in: a batch of 1, images of 64, rows of 16."""
-    filled = 64 if len(sizes) == 4 else 16
-    return tuple(size or (1 if axis == 0 else filled) for axis, size in enumerate(sizes))
+def _guess(sizes: list[int], fill: tuple[int, int]) -> tuple[int, ...]:
+    """Return a shape with its open sizes filled in: a batch of 1, images and rows so long."""
+    filled = fill[len(sizes) != 4]
+    return tuple(
+        size if size > 0 else 1 if axis == 0 else filled for axis, size in enumerate(sizes)
+    )
