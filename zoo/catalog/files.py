@@ -54,18 +54,17 @@ VALUES = {
 
 
 def models(folder: Path) -> Iterator[Model]:
-    """Give every file once, whichever package carries it."""
+    """Give every file once, whichever package carries it; small ones first."""
     seen: set[str] = set()
-    names: set[str] = set()
+    found: dict[str, Path] = {}
     for source in _sources():
         digest = sha256(source.read_bytes()).hexdigest()
         if digest in seen or source.stat().st_size > MAX_BYTES:
             continue
         seen.add(digest)
         name = _name(source)
-        if name in names:  # packages of one origin
-            name = f"{name}-{digest[:6]}"
-        names.add(name)
+        found[f"{name}-{digest[:6]}" if name in found else name] = source
+    for name, source in sorted(found.items(), key=lambda item: item[1].stat().st_size):
         path = folder / "files" / f"{name}.onnx"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)

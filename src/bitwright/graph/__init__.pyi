@@ -32,7 +32,6 @@ from .loading import ModelSource as ModelSource
 from .loading import file_size as file_size
 from .loading import files_of as files_of
 from .loading import load_model as load_model
-from .loading import source_path as source_path
 from .model_bytes import written_size as written_size
 from .names import NameScope as NameScope
 from .normalize import HiddenDefaults as HiddenDefaults
@@ -55,6 +54,7 @@ from .shapes import forget_invented_sizes as forget_invented_sizes
 from .shapes import infer_shapes as infer_shapes
 from .shapes import set_input_shapes as set_input_shapes
 from .shapes import static_shape as static_shape
+from .source import source_path as source_path
 from .subgraphs import find_value as find_value
 from .subgraphs import iter_graphs as iter_graphs
 from .subgraphs import iter_values as iter_values

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from bitwright.errors import ModelError
 from bitwright.graph.cloning import strip_weights
 from bitwright.graph.runtime_ops import move_apart
+from bitwright.graph.source import try_source
 from bitwright.graph.subgraphs import iter_graphs, qualified_name, subgraphs_of
 from bitwright.graph.tensors import tensor_slots
 from bitwright.support.wording import reason_of
@@ -25,6 +26,7 @@ def check_model(model: ir.Model) -> None:
     ONNX's domain, and ONNX does not, is the runtime's to judge.
     """
     check_order(model)
+    try_source(model)
     proto = strip_weights(model).proto
     # The checker wants a shape on every output; ONNX itself and its runtimes do not.
     shaped = [

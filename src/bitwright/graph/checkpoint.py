@@ -20,8 +20,9 @@ from bitwright.errors import ModelError
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import add_initializer, graph_of, remove_unused_initializers
 from bitwright.graph.gguf import GGUFFile
-from bitwright.graph.loading import SOURCE_KEY, ModelSource, load_model
+from bitwright.graph.loading import ModelSource, load_model
 from bitwright.graph.names import NameScope
+from bitwright.graph.source import SOURCE_KEY
 from bitwright.graph.tensors import lazy_tensor
 from bitwright.support.array_types import Array
 

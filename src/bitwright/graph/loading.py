@@ -16,6 +16,7 @@ from bitwright.graph.cloning import clone_model
 from bitwright.graph.extents import Extent, StoredFile, split_file
 from bitwright.graph.messages import check_message
 from bitwright.graph.shapes import forget_sizes
+from bitwright.graph.source import SOURCE_KEY, source_path
 from bitwright.graph.subgraphs import iter_messages
 from bitwright.graph.tensors import (
     external_like,
@@ -29,9 +30,6 @@ from bitwright.support.files import check_regular_file
 from bitwright.support.wording import reason_of
 
 ModelSource = str | os.PathLike[str] | onnx.ModelProto | ir.Model
-
-SOURCE_KEY = "bitwright.source"
-"""Where `model.meta` keeps the absolute path that a model was read from."""
 
 
 def load_model(source: ModelSource, *, sort: bool = True) -> ir.Model:
@@ -60,12 +58,6 @@ def load_model(source: ModelSource, *, sort: bool = True) -> ir.Model:
     raise ModelError(
         f"a model is a path, an onnx.ModelProto or an onnx_ir.Model, not {type(source).__name__}."
     )
-
-
-def source_path(model: ir.Model) -> Path | None:
-    """Return the file that `load_model` read this model from, if it came from one."""
-    path = model.meta.get(SOURCE_KEY)
-    return Path(path) if path is not None else None
 
 
 def file_size(source: ModelSource) -> int:

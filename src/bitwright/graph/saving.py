@@ -19,8 +19,9 @@ import onnx_ir as ir
 from bitwright.errors import OutputError
 from bitwright.graph.checking import check_order
 from bitwright.graph.cloning import clone_model
-from bitwright.graph.loading import ModelSource, files_of, source_path
+from bitwright.graph.loading import ModelSource, files_of
 from bitwright.graph.model_bytes import CHUNK_BYTES, write_model, write_tensors
+from bitwright.graph.source import source_path
 from bitwright.graph.tensors import (
     AttributeSlot,
     TensorSlot,

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from bitwright.graph.cloning import strip_weights
 from bitwright.graph.constants import input_at
 from bitwright.graph.runtime_ops import find_schema, keeps_type, stand_in_for_shapes
+from bitwright.graph.source import try_source
 from bitwright.graph.subgraphs import iter_graphs, iter_messages, iter_values, subgraphs_of
 from bitwright.graph.tensors import shape_of
 from bitwright.support.collector import without_collection
@@ -24,6 +25,7 @@ def infer_shapes(model: ir.Model) -> str | None:
     where an operator's output has the type of its input. Never fails: a model with unknown
     operators is simply known less well. Returns why ONNX's inference could not run, if so.
     """
+    try_source(model)
     problem = _infer_by_onnx(model)
     _propagate_types(model.graph, model.graph.opset_imports)
     return problem

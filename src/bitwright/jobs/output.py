@@ -32,6 +32,7 @@ from bitwright.plan import QuantPlan
 from bitwright.prepare.widen_float16 import simulate_float16
 from bitwright.rounding.bias_correction import add_to_bias, find_biased_layers, multiply_channels
 from bitwright.run import Session
+from bitwright.run.opening import IN_MEMORY_LIMIT, try_opening
 from bitwright.support.array_types import Array
 from bitwright.support.logs import logged
 from bitwright.verification.runtime import note_other_cpu, note_rounded
@@ -100,6 +101,8 @@ def open_quantized(prepared: Prepared, planned: Planned, *, checked: bool = True
         )
         return Written(quantized, plan.with_notes([note]))
     try:
+        if "cast" in (plan.recipe.mode, plan.recipe.float16):  # products of the runtime's may crash
+            try_opening(quantized, IN_MEMORY_LIMIT)
         session = Session(quantized, providers=prepared.providers)
     except ModelError:
         shifted = shift_to_unsigned(plan)

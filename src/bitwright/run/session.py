@@ -13,7 +13,6 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from bitwright.errors import ModelError, TargetError, did_you_mean
-from bitwright.graph.tensors import serialized_size
 from bitwright.run.arena import share_arena
 from bitwright.run.opening import WITHOUT_PASSES_ENTRY, open_in_runtime, runtime_reason
 from bitwright.support.array_types import Array
@@ -105,31 +104,6 @@ class Session:
 
 def _holds_objects(array: Any) -> bool:
     return np.asarray(array).dtype.kind in "OSU"
-
-
-def opens(model: ir.Model) -> bool:
-    """Whether the runtime opens a model as users will, with its optimizations."""
-    try:
-        Session(model, threads=1)
-    except ModelError:
-        return False
-    return True
-
-
-def check_still_opens(changed: ir.Model, original: ir.Model, limit: int = 1 << 62) -> bool:
-    """Raise a ModelError if the runtime opens a model and not what was made of it.
-
-    False: it opens neither, as models that are for a GPU. Above `limit` bytes it is not asked.
-    """
-    try:
-        if serialized_size(changed) > limit:
-            return True
-        Session(changed, threads=1)
-    except ModelError:
-        if opens(original):
-            raise
-        return False
-    return True
 
 
 def checked_providers(providers: Sequence[str] | None) -> list[str]:

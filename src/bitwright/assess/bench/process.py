@@ -16,8 +16,8 @@ from bitwright.run import runtime_reason
 from bitwright.run.opening import check_started
 from bitwright.support.files import Closing
 from bitwright.support.processes import WorkerError, WorkerLost, WorkerProcess
+from bitwright.support.processes.trial import CRASHES, WORKER
 
-_WORKER = Path(__file__).with_name("worker.py")
 _ROUNDS = 10
 
 
@@ -27,7 +27,7 @@ class ModelProcess(Closing):
     def __init__(self, name: str, opening: str, providers: Sequence[str] = (), **how: Any) -> None:
         """Let a worker open a model by the method of this name, with these arguments."""
         self._name = name
-        self._process = WorkerProcess(_WORKER)
+        self._process = WorkerProcess(WORKER)
         try:
             opened = self.call(opening, providers=list(providers), **how)
             check_started(providers, opened["providers"])
@@ -68,10 +68,10 @@ class ModelProcess(Closing):
         try:
             return self._process.call(what, **arguments)
         except WorkerLost as error:
-            raise ModelError(
-                f"the process that ran {self._name!r} {error}; the machine may have too little "
-                "memory for the model."
-            ) from error
+            reason = "the machine may have too little memory for the model"
+            if error.code in CRASHES:
+                reason = "ONNX Runtime crashes by the model"
+            raise ModelError(f"the process that ran {self._name!r} {error}; {reason}.") from error
         except WorkerError as error:
             verb = "ONNX Runtime refuses" if what.startswith("open") else "cannot run"
             raise ModelError(f"{verb} {self._name!r}: {runtime_reason(error)}") from error

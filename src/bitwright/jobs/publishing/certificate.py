@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from bitwright.assess.bench.process import ModelProcess
 from bitwright.assess.clock import Clock
 from bitwright.assess.verdict import Level, accuracy_of, judge_outputs
 from bitwright.errors import ModelError
 from bitwright.jobs.output import LOST_LOSS
 from bitwright.jobs.publishing.variants import VARIANTS
 from bitwright.jobs.result import Result
+from bitwright.run.opening import try_opening
 from bitwright.support.logs import logged
 
 _ALIKE = 0.02
@@ -78,8 +78,7 @@ def certify(known: Certificate, path: Path, result: Result | None) -> Certificat
     Its result was run beside the float model; none: it is the float model.
     """
     try:
-        # As a loader does it, in a process of its own.
-        ModelProcess.of_file(path.name, path, threads=1, providers=["CPUExecutionProvider"]).close()
+        try_opening(path)  # as a loader does it
     except ModelError as error:
         return known.with_(reason=str(error).rstrip("."))
     if result is None:

@@ -22,6 +22,11 @@ class WorkerLost(Exception):
     The caller tells the user what that means for the job.
     """
 
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        """The exit code of one that ended by itself."""
+
 
 class WorkerError(Exception):
     """The called method raised this; the worker goes on and can be called again."""
@@ -61,7 +66,8 @@ class WorkerProcess(Closing):
         except (OSError, ValueError):  # the pipe is broken, or was closed here
             line = ""
         if not line.endswith("\n"):  # it died while it wrote
-            raise WorkerLost(f"ended with code {self._process.wait()}")
+            code = self._process.wait()
+            raise WorkerLost(f"ended with code {code}", code)
         try:
             reply = json.loads(line)
             if "error" not in reply:

@@ -45,6 +45,11 @@ class Worker:
             "outputs": [_describe(each) for each in self.session.get_outputs()],
         }
 
+    def open_once(self, model: str, providers: list[str]) -> None:
+        """Open the model, and let it go again."""
+        self.open(model, 1, providers)
+        self.session = None
+
     def open_folder(self, folder: str, threads: int | None, providers: list[str]) -> dict[str, Any]:
         """Open a folder with onnxruntime-genai, which has inputs and providers of its own."""
         import onnxruntime_genai as genai
