@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+from google.protobuf.message import DecodeError
 from onnx import helper
 
 from zoo.case import save_samples
@@ -67,8 +68,11 @@ def models(folder: Path) -> Iterator[Model]:
     for name, source in sorted(found.items(), key=lambda item: item[1].stat().st_size):
         path = folder / "files" / f"{name}.onnx"
         if not path.exists():
+            try:
+                model = onnx.load(source)
+            except (DecodeError, OSError, onnx.checker.ValidationError):
+                continue  # a pointer to where the file is, or without its weights
             path.parent.mkdir(parents=True, exist_ok=True)
-            model = onnx.load(source)
             save_samples(path.with_suffix(".npz"), _make_samples(model, str(source)))
             onnx.save(model, path)
         yield model_of_file(f"files/{name}", "package", path)
