@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 import bitwright
 from bitwright import graph
 from bitwright.errors import ModelError
-from bitwright.run.opening import check_still_opens, opens, try_opening
+from bitwright.run.trial import check_still_opens, opens, try_opening
 from bitwright.support.processes import WorkerError, trial
 
 _ABORTS = """

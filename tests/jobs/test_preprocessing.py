@@ -8,7 +8,7 @@ from support.models import build, info, node, normal
 from bitwright import preprocess
 from bitwright.errors import ModelError
 from bitwright.jobs import preprocessing
-from bitwright.run.opening import check_still_opens, opens
+from bitwright.run.trial import check_still_opens, opens
 
 # Scales and sizes both: the checker of ONNX takes it, the runtime does not.
 ARRAYS = {

@@ -72,10 +72,18 @@ def models(folder: Path) -> Iterator[Model]:
                 model = onnx.load(source)
             except (DecodeError, OSError, onnx.checker.ValidationError):
                 continue  # a pointer to where the file is, or without its weights
+            if not all(map(_is_of_numbers, model.graph.input)):
+                continue
             path.parent.mkdir(parents=True, exist_ok=True)
             save_samples(path.with_suffix(".npz"), _make_samples(model, str(source)))
             onnx.save(model, path)
         yield model_of_file(f"files/{name}", "package", path)
+
+
+def _is_of_numbers(value: onnx.ValueInfoProto) -> bool:
+    """Whether samples can be made for an input: of no texts, no sequences and no maps."""
+    kind = value.type
+    return kind.HasField("tensor_type") and kind.tensor_type.elem_type != onnx.TensorProto.STRING
 
 
 def _sources() -> Iterator[Path]:

@@ -32,7 +32,8 @@ from bitwright.plan import QuantPlan
 from bitwright.prepare.widen_float16 import simulate_float16
 from bitwright.rounding.bias_correction import add_to_bias, find_biased_layers, multiply_channels
 from bitwright.run import Session
-from bitwright.run.opening import IN_MEMORY_LIMIT, try_opening
+from bitwright.run.opening import IN_MEMORY_LIMIT
+from bitwright.run.trial import try_opening
 from bitwright.support.array_types import Array
 from bitwright.support.logs import logged
 from bitwright.verification.runtime import note_other_cpu, note_rounded

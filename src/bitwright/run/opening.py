@@ -19,10 +19,8 @@ from bitwright.errors import ModelError, TargetError
 from bitwright.graph.cloning import clone_model, to_message, value_with_tensor
 from bitwright.graph.loading import load_model
 from bitwright.graph.source import try_source
-from bitwright.graph.tensors import external_path, serialized_size, shape_of, tensor_slots
+from bitwright.graph.tensors import external_path, shape_of, tensor_slots
 from bitwright.graph.versions import runtime_limits
-from bitwright.support.processes import WorkerError
-from bitwright.support.processes.trial import try_file
 from bitwright.support.scratch import ScratchFolder
 
 IN_MEMORY_LIMIT = 1_800_000_000
@@ -106,46 +104,6 @@ def open_in_runtime(
     options.enable_mem_reuse = options.enable_cpu_mem_arena or not _has_open_sizes(model)
     plain_caches = not options.optimized_model_filepath
     return _open_model(model, options, providers, without, plain_caches=plain_caches)
-
-
-def try_opening(model: ir.Model | Path, limit: int = 1 << 62) -> None:
-    """Raise a ModelError if the runtime refuses a model of at most `limit` bytes, or crashes by it.
-
-    It is opened in another process, as users will open it.
-    """
-    try:
-        if isinstance(model, Path):
-            try_file(model)
-        elif serialized_size(model) <= limit:
-            with ScratchFolder("trial") as scratch:
-                with scratch.writing():
-                    path = _spill(model, scratch.path, plain_caches=True)
-                try_file(path, "it")
-    except WorkerError as error:
-        raise ModelError(f"ONNX Runtime refuses the model: {runtime_reason(error)}") from error
-
-
-def opens(model: ir.Model) -> bool:
-    """Whether the runtime opens a model as users will, with its optimizations."""
-    try:
-        try_opening(model)
-    except ModelError:
-        return False
-    return True
-
-
-def check_still_opens(changed: ir.Model, original: ir.Model, limit: int = 1 << 62) -> bool:
-    """Raise a ModelError if the runtime opens a model and not what was made of it.
-
-    False: it opens neither, as models that are for a GPU. Above `limit` bytes it is not asked.
-    """
-    try:
-        try_opening(changed, limit)
-    except ModelError:
-        if opens(original):
-            raise
-        return False
-    return True
 
 
 def runtime_reason(error: BaseException) -> str:
@@ -257,7 +215,7 @@ def _open_model(
         return session
     with ScratchFolder("session") as scratch:
         with scratch.writing():
-            path = _spill(model, scratch.path, plain_caches=plain_caches)
+            path = spill(model, scratch.path, plain_caches=plain_caches)
         return _open(str(path), options, providers)
 
 
@@ -363,7 +321,7 @@ def _use_plain_caches(message: onnx.ModelProto) -> None:
             node.attribute.extend(kept)
 
 
-def _spill(model: ir.Model, folder: Path, *, plain_caches: bool) -> Path:
+def spill(model: ir.Model, folder: Path, *, plain_caches: bool) -> Path:
     """Write the model with all big tensors outside; files that already hold some are linked."""
     clone = clone_model(model)
     clone.ir_version = min(clone.ir_version, runtime_limits().ir_version)

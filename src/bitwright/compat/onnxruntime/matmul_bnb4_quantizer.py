@@ -19,7 +19,7 @@ from bitwright.compat.onnxruntime.peer import hand_on
 from bitwright.compat.options import read_names
 from bitwright.emit.bnb4 import BLOCK_SIZES, FP4, NF4, check_block_size, emit_bnb4, quantize_blocks
 from bitwright.errors import NothingQuantizedError, RecipeError, did_you_mean
-from bitwright.run.opening import check_still_opens
+from bitwright.run.trial import check_still_opens
 from bitwright.support.array_types import Array
 from bitwright.support.notices import warn_user
 

@@ -49,7 +49,7 @@ from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.modes import quantize_model
 from bitwright.numerics.types import QType
 from bitwright.recipe import Recipe
-from bitwright.run.opening import opens
+from bitwright.run.trial import opens
 from bitwright.support.notices import warn_user
 from bitwright.verification.runtime import describe_rounded
 

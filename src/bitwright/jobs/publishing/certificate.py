@@ -14,7 +14,7 @@ from bitwright.errors import ModelError
 from bitwright.jobs.output import LOST_LOSS
 from bitwright.jobs.publishing.variants import VARIANTS
 from bitwright.jobs.result import Result
-from bitwright.run.opening import try_opening
+from bitwright.run.trial import try_opening
 from bitwright.support.logs import logged
 
 _ALIKE = 0.02

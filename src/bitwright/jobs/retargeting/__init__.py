@@ -25,7 +25,8 @@ from bitwright.jobs.retargeting.integer_operators import expand_integer_operator
 from bitwright.jobs.retargeting.zero_points import Byte, move_zero_points
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
-from bitwright.run.opening import IN_MEMORY_LIMIT, check_still_opens
+from bitwright.run.opening import IN_MEMORY_LIMIT
+from bitwright.run.trial import check_still_opens
 from bitwright.support.showing import plain_fields
 from bitwright.support.wording import counted
 from bitwright.targets import Target, find_target
