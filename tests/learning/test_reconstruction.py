@@ -275,7 +275,7 @@ def test_layers_too_wide_for_a_second_moment_keep_their_roundings():
     learner = learner_of(AdaRound())
     before = learner.hard()["w"].clone()
     wide = SampledError.__new__(SampledError)
-    assert learner.solve("w", wide, torch.from_numpy(WEIGHT)) is False
+    assert learner.constants["w"].solve(wide, torch.from_numpy(WEIGHT)) is False
     torch.testing.assert_close(learner.hard()["w"], before)
 
 

@@ -25,8 +25,9 @@ from bitwright.jobs.folder_data import with_tokenizer_beside
 from bitwright.jobs.opening import open_model
 from bitwright.jobs.placing import is_sized, predict
 from bitwright.jobs.timing import MAX_BYTES
-from bitwright.recipe import Recipe, named_recipe
-from bitwright.recipe.host import settle_for_host
+from bitwright.recipe import named_recipe
+from bitwright.recipe.host import settle_for_host, with_standard_purpose
+from bitwright.targets import find_target
 
 _NIBBLES, _BYTE = 4.5 / 8, 1.0
 """Bytes of a weight in blocks of 32 with a scale, and of one with a scale for each channel."""
@@ -78,7 +79,7 @@ def _choices(source: str, size: int, named: str, data: Any) -> Iterator[Choice]:
 
 
 def _static(source: str, size: int, named: str, data: Any) -> Iterator[Choice]:
-    recipe = settle_for_host(Recipe().replace(**_DEFAULT))
+    recipe = settle_for_host(with_standard_purpose(named_recipe(find_target("cpu").recipe), None))
     try:
         prepared = open_model(source, recipe)
         layout = lay_out(prepared.model, recipe, keep_float=prepared.keep_float)
@@ -99,9 +100,6 @@ def _static(source: str, size: int, named: str, data: Any) -> Iterator[Choice]:
     if placed.times:
         ratio = placed.planned_time / placed.float_time
         yield Choice("8-bit integers wherever they can be", most, ratio, f"{command} --for size")
-
-
-_DEFAULT: Mapping[str, Any] = {"per_channel": True, "place": {"purpose": "balanced"}}
 
 
 def _dynamic(source: str, size: int) -> Iterator[Choice]:

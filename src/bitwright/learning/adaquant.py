@@ -6,19 +6,19 @@ learn as in Esser et al., "Learned Step Size Quantization", 2020.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 
 from bitwright.learning.fake_quantize import FakeQuantizer
-from bitwright.learning.reconstruction import StraightThroughLearner
+from bitwright.learning.learner import Groups, LearnedConstant, Learner
 from bitwright.recipe import AdaQuant
 
 RATE = 0.01
 """Adam moves a weight by about this part of its step at a time."""
 
 
-class AdaQuantLearner(StraightThroughLearner):
+class AdaQuantLearner(Learner["_FloatConstant"]):
     """The weights and biases of a segment, and those scales that may learn."""
 
     def __init__(
@@ -27,44 +27,13 @@ class AdaQuantLearner(StraightThroughLearner):
         method: AdaQuant,
         scales: Collection[str] = (),
     ) -> None:
+        super().__init__(
+            {
+                name: _FloatConstant(name, *given, method, learns_scale=name in scales)
+                for name, given in constants.items()
+            }
+        )
         self._method = method
-        self.names = tuple(constants)
-        self._quantizers = {name: quantizer for name, (_, quantizer) in constants.items()}
-        # In units that make one learning rate fit all, unless a rate in the weights' own is given.
-        self._units = {
-            name: _unit(tensor, quantizer)
-            if method.learning_rate is None
-            else torch.ones_like(quantizer.scale)
-            for name, (tensor, quantizer) in constants.items()
-        }
-        self._floats = {n: (t / self._units[n]).requires_grad_() for n, (t, _) in constants.items()}
-        # By its logarithm a scale stays positive, and moves in proportion to its size.
-        self._logs = {
-            name: constants[name][1].scale.log().clone().requires_grad_() for name in scales
-        }
-
-    def parameter_groups(
-        self, learning_rate: float | None, names: Iterable[str] | None = None
-    ) -> list[tuple[list[torch.Tensor], float]]:
-        """Return the weights, and the scales with a rate of their own."""
-        chosen = self._chosen(names)
-        rate = RATE if learning_rate is None else learning_rate
-        scales = [self._logs[name] for name in chosen if name in self._logs]
-        return [
-            ([self._floats[name] for name in chosen], rate),
-            (scales, self._method.scale_learning_rate),
-        ]
-
-    def soft(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
-        """Return the constants at their nearest values, gradients straight through."""
-        return {
-            name: self._quantizer(name).nearest(self._floats[name] * self._units[name])
-            for name in self._chosen(names)
-        }
-
-    def parameters(self) -> list[torch.Tensor]:
-        """Return all weights, biases and scales that learn."""
-        return [*self._floats.values(), *self._logs.values()]
 
     def rate_factor(self, part: float) -> float:
         """Return a falling factor: weights halfway between two integers would else jump to the end.
@@ -76,11 +45,43 @@ class AdaQuantLearner(StraightThroughLearner):
     def scales(self) -> dict[str, torch.Tensor]:
         """Return the scales that learned."""
         with torch.no_grad():
-            return {name: log.exp() for name, log in self._logs.items()}
+            return {
+                name: one.log_scale.exp()
+                for name, one in self.constants.items()
+                if one.log_scale is not None
+            }
 
-    def _quantizer(self, name: str) -> FakeQuantizer:
-        quantizer = self._quantizers[name]
-        return quantizer._replace(scale=self._logs[name].exp()) if name in self._logs else quantizer
+
+class _FloatConstant(LearnedConstant):
+    """A weight or bias in float, and the scale that it is rounded by."""
+
+    def __init__(
+        self,
+        name: str,
+        tensor: torch.Tensor,
+        quantizer: FakeQuantizer,
+        method: AdaQuant,
+        *,
+        learns_scale: bool,
+    ) -> None:
+        self._name, self._quantizer, self._method = name, quantizer, method
+        # In units that make one learning rate fit all, unless a rate in the weights' own is given.
+        is_own = method.learning_rate is None
+        self._unit = _unit(tensor, quantizer) if is_own else torch.ones_like(quantizer.scale)
+        self._float = (tensor / self._unit).requires_grad_()
+        # By its logarithm a scale stays positive, and moves in proportion to its size.
+        self.log_scale = quantizer.scale.log().clone().requires_grad_() if learns_scale else None
+
+    def parameter_groups(self, learning_rate: float | None) -> Groups:
+        rate = RATE if learning_rate is None else learning_rate
+        scales = [] if self.log_scale is None else [self.log_scale]
+        return [([self._float], rate), (scales, self._method.scale_learning_rate)]
+
+    def soft(self) -> dict[str, torch.Tensor]:
+        quantizer = self._quantizer
+        if self.log_scale is not None:
+            quantizer = quantizer._replace(scale=self.log_scale.exp())
+        return {self._name: quantizer.nearest(self._float * self._unit)}
 
 
 def _unit(tensor: torch.Tensor, quantizer: FakeQuantizer) -> torch.Tensor:

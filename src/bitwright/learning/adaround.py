@@ -6,7 +6,7 @@ Nagel et al., "Up or Down? Adaptive Rounding for Post-Training Quantization", 20
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ from bitwright.learning.fake_quantize import (
     rounding_for,
 )
 from bitwright.learning.layer_error import GramError, LayerError
-from bitwright.learning.reconstruction import Learner
+from bitwright.learning.learner import Groups, LearnedConstant, Learner
 from bitwright.recipe import AdaRound, LearningDetails
 
 FROZEN = 20.0
@@ -39,8 +39,10 @@ class Bias(NamedTuple):
     quantizer: FakeQuantizer
 
 
-class AdaRoundLearner(Learner):
+class AdaRoundLearner(Learner["_Roundings"]):
     """The roundings of a segment's weights, and the biases that make up for them."""
+
+    is_hard = False
 
     def __init__(
         self,
@@ -49,122 +51,19 @@ class AdaRoundLearner(Learner):
         biases: Mapping[str, Bias] | None = None,
         details: LearningDetails = LearningDetails(),  # noqa: B008 (frozen)
     ) -> None:
-        self._method, self._details = method, details
-        self._biases = dict(biases or {})
-        self._units = {
-            name: (bias.value.square().mean().sqrt() / 64).clamp_min(1e-12)
-            for name, bias in self._biases.items()
-        }
-        # In units that make one learning rate fit all.
-        self._shifts = {
-            name: torch.zeros_like(bias.value).requires_grad_()
-            for name, bias in self._biases.items()
-        }
-        self.names = tuple(weights)
-        self._quantizers = {name: quantizer for name, (_, quantizer) in weights.items()}
-        self._floors: dict[str, torch.Tensor] = {}
-        self._bases: dict[str, torch.Tensor] = {}
-        self._alphas: dict[str, torch.Tensor] = {}
-        for name, (weight, quantizer) in weights.items():
-            scaled = weight / quantizer.scale
-            below = torch.floor(scaled)
-            floor = below + quantizer.zero_point
-            alpha = rounding_for(scaled - below)
-            # Beyond the ends of the type there is one integer only.
-            alpha = alpha.masked_fill(floor < quantizer.low, -FROZEN)
-            alpha = alpha.masked_fill(floor >= quantizer.high, FROZEN)
-            floor = floor.clamp(quantizer.low, quantizer.high - 1)
-            self._floors[name] = floor
-            self._bases[name] = dequantize(floor, quantizer.scale, quantizer.zero_point)
-            self._alphas[name] = alpha.requires_grad_()
-
-    def parameter_groups(
-        self, learning_rate: float | None, names: Iterable[str] | None = None
-    ) -> list[tuple[list[torch.Tensor], float]]:
-        """Return the roundings, all with one learning rate."""
-        rate = self._method.learning_rate if learning_rate is None else learning_rate
-        chosen = self._chosen(names)
-        shifts = [self._shifts[name] for name in chosen if name in self._shifts]
-        return [([self._alphas[name] for name in chosen], rate), (shifts, BIAS_RATE)]
-
-    def soft(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
-        """Return weights between two integers, and their biases."""
-        found = {}
-        for name in self._chosen(names):
-            scale = self._quantizers[name].scale
-            found[name] = _SoftRounding.apply(self._alphas[name], self._bases[name], scale)
-            found.update(self._bias(name))
-        return found
-
-    def hard(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
-        """Return weights at one integer each, and their biases."""
-        found = {}
-        with torch.no_grad():
-            for name in self._chosen(names):
-                integers = self._floors[name] + (self._alphas[name] >= 0)
-                quantizer = self._quantizers[name]
-                found[name] = dequantize(integers, quantizer.scale, quantizer.zero_point)
-                found.update(self._bias(name))
-        return found
-
-    def learns_bias(self, name: str) -> bool:
-        """Whether a weight has a bias that learns with it."""
-        return name in self._biases
-
-    def solve(self, name: str, layer: LayerError, stored: torch.Tensor) -> bool:
-        """Choose the roundings of a layer by itself without a step; False where it is too wide."""
-        if not isinstance(layer, GramError):
-            return False
-        with torch.no_grad():
-            up, free, step = self._roundings(name)
-            self._put(name, layer.round_by_gptq(self._bases[name] - stored, up, step, free))
-        self.polish(name, layer, stored)
-        return True
-
-    def polish(self, name: str, layer: LayerError, stored: torch.Tensor) -> None:
-        """Flip single roundings of a layer while its error falls, and fit its bias to them.
-
-        Gradients bring weights to rest one by one; whether one should flip now that all others
-        rest, they do not say.
-        """
-        with torch.no_grad():
-            self._descend(name, layer, stored)
-            if name in self._biases:
-                bias, shift = self._biases[name], self._shifts[name]
-                wanted = layer.bias(self.hard([name])[name] - stored).reshape(shift.shape)
-                shift.add_(wanted / self._units[name])
-                if isinstance(layer, GramError):
-                    # A low-bit bias comes near to where it should be; the weights do the rest.
-                    moved = self._bias(name)[bias.name] - bias.value
-                    layer.fix_bias(moved.reshape(-1))
-                    self._descend(name, layer, stored)
-
-    def _descend(self, name: str, layer: LayerError, stored: torch.Tensor) -> None:
-        up, free, step = self._roundings(name)
-        if isinstance(layer, GramError):
-            change = self._bases[name] + up * step - stored
-            up = layer.coordinate_descent(change, up, step, free)
-        self._put(name, up)
-
-    def _roundings(self, name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return which weights are up, which may flip, and by how much that moves them."""
-        alpha = self._alphas[name]
-        return alpha >= 0, alpha.abs() < FROZEN, self._quantizers[name].scale.expand_as(alpha)
-
-    def _put(self, name: str, up: torch.Tensor) -> None:
-        """Set roundings, near to their integers as `unfreeze` leaves them."""
-        alpha = self._alphas[name]
-        free = alpha.abs() < FROZEN
-        alpha.copy_(torch.where(free, torch.where(up, UNFROZEN, -UNFROZEN), alpha))
-
-    def parameters(self) -> list[torch.Tensor]:
-        """Return all roundings, and what is added to biases."""
-        return [*self._alphas.values(), *self._shifts.values()]
+        super().__init__(
+            {
+                name: _Roundings(name, *given, (biases or {}).get(name), method, details)
+                for name, given in weights.items()
+            }
+        )
+        self._details = details
 
     def unfreeze(self) -> None:
         """Bring weights near to their integers, but not to them, so that they can change again."""
         with torch.no_grad():
-            for alpha in self._alphas.values():
+            for one in self.constants.values():
+                alpha = one.alpha
                 fixed = alpha.abs() >= FROZEN
                 alpha.copy_(torch.where(fixed, alpha, alpha.clamp(-UNFROZEN, UNFROZEN)))
 
@@ -173,10 +72,10 @@ class AdaRoundLearner(Learner):
 
         It is steeper the larger the `part` of all steps that is done, and absent at first.
         """
-        beta = self._beta(part)
+        beta = _beta(self._details, part)
         if beta is None:
             return None
-        alphas = list(self._alphas.values())
+        alphas = [one.alpha for one in self.constants.values()]
         # A mean, beside a loss that is relative too: so one strength fits segments of any size.
         strength = self._details.regularization / sum(alpha.numel() for alpha in alphas)
         total = torch.zeros((), device=alphas[0].device)
@@ -190,37 +89,131 @@ class AdaRoundLearner(Learner):
                 alpha.grad = slope if alpha.grad is None else alpha.grad.add_(slope)
         return strength * total
 
-    def backpropagate(
-        self, name: str, part: float, gradient_at: Callable[[torch.Tensor], torch.Tensor]
+
+class _Roundings(LearnedConstant):
+    """The roundings of a weight, and the bias that makes up for them."""
+
+    def __init__(
+        self,
+        name: str,
+        weight: torch.Tensor,
+        quantizer: FakeQuantizer,
+        bias: Bias | None,
+        method: AdaRound,
+        details: LearningDetails,
     ) -> None:
-        """Set the gradients of one weight from those of its layer's error and the regularizer."""
-        alpha, beta, scale = self._alphas[name], self._beta(part), self._quantizers[name].scale
+        self._name, self._quantizer, self._bias = name, quantizer, bias
+        self._method, self._details = method, details
+        self.learns_bias = bias is not None
+        if bias is not None:  # in units that make one learning rate fit all
+            self._unit = (bias.value.square().mean().sqrt() / 64).clamp_min(1e-12)
+            self._shift = torch.zeros_like(bias.value).requires_grad_()
+        scaled = weight / quantizer.scale
+        below = torch.floor(scaled)
+        floor = below + quantizer.zero_point
+        alpha = rounding_for(scaled - below)
+        # Beyond the ends of the type there is one integer only.
+        alpha = alpha.masked_fill(floor < quantizer.low, -FROZEN)
+        alpha = alpha.masked_fill(floor >= quantizer.high, FROZEN)
+        self._floor = floor.clamp(quantizer.low, quantizer.high - 1)
+        self._base = dequantize(self._floor, quantizer.scale, quantizer.zero_point)
+        self.alpha = alpha.requires_grad_()
+
+    def parameter_groups(self, learning_rate: float | None) -> Groups:
+        rate = self._method.learning_rate if learning_rate is None else learning_rate
+        return [([self.alpha], rate), ([self._shift] if self.learns_bias else [], BIAS_RATE)]
+
+    def soft(self) -> dict[str, torch.Tensor]:
+        """Return the weight between two integers, and its bias."""
+        weight = _SoftRounding.apply(self.alpha, self._base, self._quantizer.scale)
+        return {self._name: weight, **self._moved_bias()}
+
+    def hard(self) -> dict[str, torch.Tensor]:
+        """Return the weight at one integer for each number, and its bias."""
         with torch.no_grad():
-            up, slope = _soft_rounding(torch.sigmoid(alpha))
-            gradient = gradient_at(torch.addcmul(self._bases[name], up, scale)).mul_(scale)
+            return {self._name: self._stored(), **self._moved_bias()}
+
+    def backpropagate(
+        self, part: float, gradient_at: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        """Set its gradients from those of its layer's error and the regularizer."""
+        beta, scale = _beta(self._details, part), self._quantizer.scale
+        with torch.no_grad():
+            up, slope = _soft_rounding(torch.sigmoid(self.alpha))
+            gradient = gradient_at(torch.addcmul(self._base, up, scale)).mul_(scale)
             if beta is not None:
                 ahead = up.mul_(2).sub_(1)
                 slope_to_integer = ahead.abs().pow_(beta - 1).mul_(torch.sign(ahead))
-                strength = self._details.regularization / alpha.numel()
+                strength = self._details.regularization / self.alpha.numel()
                 gradient.add_(slope_to_integer, alpha=-2 * beta * strength)
-            alpha.grad = gradient.mul_(slope)
+            self.alpha.grad = gradient.mul_(slope)
 
-    def _bias(self, name: str) -> dict[str, torch.Tensor]:
-        """Return the bias of a weight, if it has one that learns."""
-        if name not in self._biases:
+    def solve(self, layer: LayerError, stored: torch.Tensor) -> bool:
+        """Choose the roundings of a layer by itself without a step; False where it is too wide."""
+        if not isinstance(layer, GramError):
+            return False
+        with torch.no_grad():
+            up, free, step = self._choices()
+            self._put(layer.round_by_gptq(self._base - stored, up, step, free))
+        self.polish(layer, stored)
+        return True
+
+    def polish(self, layer: LayerError, stored: torch.Tensor) -> None:
+        """Flip single roundings of a layer while its error falls, and fit its bias to them.
+
+        Gradients bring weights to rest one by one; whether one should flip now that all others
+        rest, they do not say.
+        """
+        with torch.no_grad():
+            self._descend(layer, stored)
+            if self._bias is not None:
+                wanted = layer.bias(self._stored() - stored).reshape(self._shift.shape)
+                self._shift.add_(wanted / self._unit)
+                if isinstance(layer, GramError):
+                    # A low-bit bias comes near to where it should be; the weights do the rest.
+                    moved = self._moved_bias()[self._bias.name] - self._bias.value
+                    layer.fix_bias(moved.reshape(-1))
+                    self._descend(layer, stored)
+
+    def _descend(self, layer: LayerError, stored: torch.Tensor) -> None:
+        up, free, step = self._choices()
+        if isinstance(layer, GramError):
+            change = self._base + up * step - stored
+            up = layer.coordinate_descent(change, up, step, free)
+        self._put(up)
+
+    def _choices(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return which weights are up, which may flip, and by how much that moves them."""
+        alpha = self.alpha
+        return alpha >= 0, alpha.abs() < FROZEN, self._quantizer.scale.expand_as(alpha)
+
+    def _put(self, up: torch.Tensor) -> None:
+        """Set roundings, near to their integers as `unfreeze` leaves them."""
+        free = self.alpha.abs() < FROZEN
+        chosen = torch.where(up, UNFROZEN, -UNFROZEN)
+        self.alpha.copy_(torch.where(free, chosen, self.alpha))
+
+    def _stored(self) -> torch.Tensor:
+        """Return the weight at one integer for each number."""
+        quantizer = self._quantizer
+        return dequantize(self._floor + (self.alpha >= 0), quantizer.scale, quantizer.zero_point)
+
+    def _moved_bias(self) -> dict[str, torch.Tensor]:
+        """Return the bias, if one learns."""
+        if self._bias is None:
             return {}
-        bias = self._biases[name]
-        moved = torch.addcmul(bias.value, self._shifts[name], self._units[name])
-        return {bias.name: bias.quantizer.nearest(moved)}
+        moved = torch.addcmul(self._bias.value, self._shift, self._unit)
+        return {self._bias.name: self._bias.quantizer.nearest(moved)}
 
-    def _beta(self, part: float) -> float | None:
-        """Return beta of the regularizer where this part of all steps is done; None: absent yet."""
-        start = self._details.warm_start
-        if part < start:
-            return None
-        rest = (part - start) / (1 - start)
-        first, last = self._details.beta
-        return last + 0.5 * (first - last) * (1 + math.cos(math.pi * rest))
+
+def _beta(details: LearningDetails, part: float) -> float | None:
+    """Return beta of the regularizer where this part of all steps is done; None: absent yet."""
+    start = details.warm_start
+    if part < start:
+        return None
+    rest = (part - start) / (1 - start)
+    first, last = details.beta
+    return last + 0.5 * (first - last) * (1 + math.cos(math.pi * rest))
 
 
 class _SoftRounding(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here

@@ -5,122 +5,24 @@ First each weight learns for its own layer, then all of them together for the se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
 import torch
 
 from bitwright.learning.layer_error import LayerError
+from bitwright.learning.learner import Learner, Tensors
 from bitwright.learning.optimizers import Adam
 from bitwright.learning.reports import SegmentReport
-from bitwright.learning.segment_target import SegmentTarget, Tensors, distance_between, mix
+from bitwright.learning.segment_target import SegmentTarget, distance_between, mix
 from bitwright.recipe import AdaRound, FineTuning, LearningDetails
 
 MIN_THREADED_PRODUCTS = 2e7
 """Products of a step, some 2 ms of one core, from which threads pay."""
 SCALES_FRACTION = 0.25
 """As many steps, of those for weights, go to activation scales before weights learn."""
-
-
-class Optimizer(Protocol):
-    """What moves parameters by their gradients."""
-
-    def step(self, rate_factor: float = 1.0) -> None:
-        """Move all at this part of their learning rates, and clear the gradients."""
-
-
-class Learner(Protocol):
-    """Constants that learn: the parameters of the optimizer, and what the segment computes with.
-
-    `names` choose some of them; None: all.
-    """
-
-    names: tuple[str, ...]
-
-    def parameter_groups(
-        self, learning_rate: float | None, names: Iterable[str] | None = None
-    ) -> list[tuple[list[torch.Tensor], float]]:
-        """Return the parameters with their learning rates; None: the method's own choice."""
-
-    def optimizer(self, groups: Sequence[tuple[Sequence[torch.Tensor], float]]) -> Optimizer:
-        """Return what moves these parameters."""
-        return Adam(groups)
-
-    def soft(self, names: Iterable[str] | None = None) -> Tensors:
-        """Return the constants while learning, gradients attached."""
-
-    def hard(self, names: Iterable[str] | None = None) -> Tensors:
-        """Return the constants as they will be stored."""
-
-    def add_regularizer(self, part: float) -> torch.Tensor | None:
-        """Add the gradient of a term that draws constants to stored values, and return the term.
-
-        `part` of all steps are done. The loss is 1 where all is rounded to nearest.
-        """
-        return None
-
-    def backpropagate(
-        self, name: str, part: float, gradient_at: Callable[[torch.Tensor], torch.Tensor]
-    ) -> None:
-        """Set the gradients of one weight from those of its layer's error and the regularizer."""
-
-    def rate_factor(self, part: float) -> float:
-        """Return the factor of the learning rate where this part of all steps is done."""
-        return 1.0
-
-    @property
-    def is_hard(self) -> bool:
-        """Whether constants can be stored after every step, and not only in the end."""
-        return False
-
-    def learns_bias(self, name: str) -> bool:
-        """Whether a weight has a bias that learns with it."""
-        return False
-
-    def solve(self, name: str, layer: LayerError, stored: torch.Tensor) -> bool:
-        """Solve for a layer by itself without gradient steps; False where that is not possible."""
-        return False
-
-    def polish(self, name: str, layer: LayerError, stored: torch.Tensor) -> None:
-        """Improve what was learned for a layer by itself, where there is a way to."""
-        return
-
-    def parameters(self) -> list[torch.Tensor]:
-        """Return all that learns."""
-
-    def scales(self) -> Tensors:
-        """Return the scales that learned."""
-        return {}
-
-    def unfreeze(self) -> None:
-        """Let what has been learned so far change again."""
-        return
-
-    def _chosen(self, names: Iterable[str] | None) -> Sequence[str]:
-        return self.names if names is None else [name for name in names if name in self.names]
-
-
-class StraightThroughLearner(Learner):
-    """Constants that are rounded at every step, with gradients straight through."""
-
-    def hard(self, names: Iterable[str] | None = None) -> Tensors:
-        """Return the same as `soft`, without gradients."""
-        with torch.no_grad():
-            return self.soft(names)
-
-    @property
-    def is_hard(self) -> bool:
-        """True: what is computed with is what is stored."""
-        return True
-
-    def backpropagate(
-        self, name: str, part: float, gradient_at: Callable[[torch.Tensor], torch.Tensor]
-    ) -> None:
-        """Set the gradients of one weight, and of its scale, from those of its layer's error."""
-        weight = self.soft([name])[name]
-        weight.backward(gradient_at(weight.detach()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +43,7 @@ class Outcome:
 
 def reconstruct(
     target: SegmentTarget,
-    learner: Learner,
+    learner: Learner[Any],
     method: FineTuning,
     details: LearningDetails = LearningDetails(),  # noqa: B008 (frozen)
     *,
@@ -176,7 +78,7 @@ class _Run:
     """Learning of a segment: each weight for its own layer, then all for the segment's outputs."""
 
     target: SegmentTarget
-    learner: Learner
+    learner: Learner[Any]
     method: FineTuning
     details: LearningDetails
     rate: float | None
@@ -202,7 +104,7 @@ class _Run:
                 self.training,
                 self.details.drop_ratio,
                 self.generator,
-                learns_bias=self.learner.learns_bias(name),
+                learns_bias=self.learner.constants[name].learns_bias,
             )
             if layer is not None:
                 is_solved = self._learn_layer(layer, name, steps)
@@ -219,7 +121,8 @@ class _Run:
     def _learn_layer(self, layer: LayerError, name: str, steps: int) -> bool:
         """Let a weight learn for its own layer; return whether that was solved without steps."""
         stored, unit = self.target.fixed[name], layer.error or 1.0
-        if self.learner.solve(name, layer, stored):
+        constant = self.learner.constants[name]
+        if constant.solve(layer, stored):
             return True
         groups = self.learner.parameter_groups(self.rate, [name])
         optimizer = self.learner.optimizer(groups)
@@ -233,11 +136,11 @@ class _Run:
             return gradient.div_(unit)
 
         for step in range(steps):
-            self.learner.backpropagate(name, step / steps, gradient_at)
+            constant.backpropagate(step / steps, gradient_at)
             optimizer.step(self.learner.rate_factor(step / steps))
         if self.details.selective:
             best.restore()
-        self.learner.polish(name, layer, stored)
+        constant.polish(layer, stored)
         return False
 
     def learn_scales(self) -> int:

@@ -13,12 +13,12 @@ import torch
 
 from bitwright.learning.activation_scales import ActivationScales
 from bitwright.learning.layer_error import LayerError, layer_error
+from bitwright.learning.learner import Tensors
 from bitwright.learning.segments import Segment
 from bitwright.learning.torch_graph.executor import TorchGraph
 from bitwright.learning.torch_graph.movement import as_tensor
 from bitwright.support.array_types import Array
 
-Tensors = dict[str, torch.Tensor]
 Constants = Mapping[str, torch.Tensor]
 Change = Callable[[torch.Tensor], torch.Tensor]
 Rows = Mapping[str, Iterable[Array]]

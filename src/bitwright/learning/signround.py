@@ -11,14 +11,14 @@ codes that are good already, the latter led away.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 
 from bitwright.learning.fake_quantize import RoundHalfToEven
+from bitwright.learning.learner import Groups, LearnedConstant, Learner, Optimizer
 from bitwright.learning.optimizers import SignDescent
-from bitwright.learning.reconstruction import Optimizer, StraightThroughLearner
 from bitwright.numerics.arrays import arrays_on
 from bitwright.numerics.blocks import BlockScales, QuantizedBlocks, collect, usable_scales
 from bitwright.recipe import SignRound
@@ -34,7 +34,7 @@ _ROUND = RoundHalfToEven.apply
 Stored = Callable[[torch.Tensor], torch.Tensor]
 
 
-class SignRoundLearner(StraightThroughLearner):
+class SignRoundLearner(Learner["_Blocks"]):
     """The roundings and ranges of a segment's weights, from what was rounded before.
 
     `weights` are float weights [K, N], what they were rounded to, and how a model stores such
@@ -47,34 +47,13 @@ class SignRoundLearner(StraightThroughLearner):
         method: SignRound,
         device: str = "cpu",
     ) -> None:
-        self._method = method
-        self.names = tuple(weights)
-        self._weights = {name: _Blocks(*given, device) for name, given in weights.items()}
-
-    def parameter_groups(
-        self, learning_rate: float | None, names: Iterable[str] | None = None
-    ) -> list[tuple[list[torch.Tensor], float]]:
-        """Return the offsets, and the factors of ranges with a rate of their own."""
-        method, chosen = self._method, self._chosen(names)
-        rate = 1 / method.iterations if learning_rate is None else learning_rate
-        range_rate = method.range_learning_rate
-        ranges = [factor for name in chosen for factor in self._weights[name].factors]
-        return [
-            ([self._weights[name].offsets for name in chosen], rate),
-            (ranges, rate if range_rate is None else range_rate),
-        ]
+        super().__init__(
+            {name: _Blocks(name, *given, method, device) for name, given in weights.items()}
+        )
 
     def optimizer(self, groups: Sequence[tuple[Sequence[torch.Tensor], float]]) -> Optimizer:
         """Return what steps by the signs of gradients."""
         return SignDescent(groups, limit=LIMIT)
-
-    def soft(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
-        """Return the weights as they will be stored, gradients straight through."""
-        return {name: self._weights[name].values() for name in self._chosen(names)}
-
-    def parameters(self) -> list[torch.Tensor]:
-        """Return all offsets and factors."""
-        return [p for weight in self._weights.values() for p in (weight.offsets, *weight.factors)]
 
     def rate_factor(self, part: float) -> float:
         """Return a factor that falls to 0."""
@@ -83,19 +62,22 @@ class SignRoundLearner(StraightThroughLearner):
     def blocks(self, name: str) -> QuantizedBlocks:
         """Return a weight as it is now, as codes, scales and zero points."""
         with torch.no_grad():
-            return self._weights[name].quantized()
+            return self.constants[name].quantized()
 
 
-class _Blocks:
+class _Blocks(LearnedConstant):
     """A weight in blocks [blocks, length, N]: the last is filled with zeros."""
 
     def __init__(
         self,
+        name: str,
         weight: F32,
         rounded: QuantizedBlocks,
         stored: Stored,
+        method: SignRound,
         device: str,
     ) -> None:
+        self._name, self._method = name, method
         format = self._format = rounded.format
         self._rows, columns = rounded.shape
         self._length = format.length(self._rows)
@@ -122,10 +104,16 @@ class _Blocks:
         ends = 1 if format.symmetric else 2
         self.factors = [torch.zeros_like(self._scale).requires_grad_() for _ in range(ends)]
 
-    def values(self) -> torch.Tensor:
-        """Return the weight as the model stores it."""
+    def parameter_groups(self, learning_rate: float | None) -> Groups:
+        """Return the offsets, and the factors of ranges with a rate of their own."""
+        rate = 1 / self._method.iterations if learning_rate is None else learning_rate
+        range_rate = self._method.range_learning_rate
+        return [([self.offsets], rate), (self.factors, rate if range_rate is None else range_rate)]
+
+    def soft(self) -> dict[str, torch.Tensor]:
+        """Return the weight as the model stores it, gradients straight through."""
         codes, scale, zero = self._quantize()
-        return self._stored(self._as_matrix((codes - zero) * scale))
+        return {self._name: self._stored(self._as_matrix((codes - zero) * scale))}
 
     def quantized(self) -> QuantizedBlocks:
         """Return it as codes, scales and zero points."""

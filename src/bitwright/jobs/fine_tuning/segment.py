@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,7 +20,8 @@ from bitwright.learning.activation_scales import ActivationScales
 from bitwright.learning.adaquant import AdaQuantLearner
 from bitwright.learning.adaround import AdaRoundLearner, Bias
 from bitwright.learning.fake_quantize import FakeQuantizer, cast_to_type, dequantize
-from bitwright.learning.reconstruction import Learner, reconstruct
+from bitwright.learning.learner import Learner
+from bitwright.learning.reconstruction import reconstruct
 from bitwright.learning.reports import SegmentReport, require_torch
 from bitwright.learning.segment_target import Rows, SegmentTarget
 from bitwright.learning.segments import Segment, segments_to_learn
@@ -186,7 +188,7 @@ class SegmentLearner:
         roots = [root for root, owner in self._scale_owners.items() if owner == index]
         return ActivationScales(smallest_factors(self.model, self.plan, roots), self.device)
 
-    def _learner(self, mine: Sequence[str], biases: Sequence[str]) -> Learner:
+    def _learner(self, mine: Sequence[str], biases: Sequence[str]) -> Learner[Any]:
         if isinstance(self.method, AdaRound):
             quantizers = self._quantizers(biases if self._details.update_bias else [])
             following = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -21,7 +22,8 @@ from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
 from bitwright.jobs.weight_only.work import WeightWork
 from bitwright.learning.adaround import AdaRoundLearner
 from bitwright.learning.fake_quantize import FakeQuantizer
-from bitwright.learning.reconstruction import Learner, reconstruct
+from bitwright.learning.learner import Learner
+from bitwright.learning.reconstruction import reconstruct
 from bitwright.learning.reports import SegmentReport, require_torch
 from bitwright.learning.segment_target import SegmentTarget
 from bitwright.learning.segments import segments_to_learn
@@ -121,7 +123,7 @@ class _SegmentLearner:
 
     def _learner(
         self, weights: Mapping[str, PlannedWeight]
-    ) -> tuple[Learner, Callable[[str], QuantizedBlocks]]:
+    ) -> tuple[Learner[Any], Callable[[str], QuantizedBlocks]]:
         """Return what learns these weights, and what gives each as it has learned."""
         if isinstance(self._method, SignRound):
             given = {
