@@ -1,15 +1,13 @@
-"""Plans that a search makes its models from: each made once, and then read from its folder."""
+"""Plans that a search makes its models from: each made once, and then read from the journal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
 from bitwright.data import Sample
-from bitwright.errors import PlanError
 from bitwright.jobs.calibration import take_samples
 from bitwright.jobs.improve.effort import Effort, plan_with_effort, plans_by_ranges
 from bitwright.jobs.improve.journal import Journal
@@ -22,7 +20,6 @@ from bitwright.jobs.tuning.mixtures import StaticMixtures
 from bitwright.jobs.tuning.request import TuneRequest, TuneSamples
 from bitwright.jobs.tuning.trimming import trim_ranges
 from bitwright.plan import QuantPlan
-from bitwright.support.notices import warn_user
 
 RANGES = "ranges"
 MIN_CALIBRATION = 8
@@ -38,7 +35,6 @@ class Plans:
     def __init__(self, request: TuneRequest, samples: TuneSamples, journal: Journal) -> None:
         """Take what is to be tuned; nothing is read before it is needed."""
         self._request, self._samples, self._journal = request, samples, journal
-        self._plans_left: Iterator[QuantPlan] | None = None
 
     @cached_property
     def prepared(self) -> Prepared:
@@ -73,7 +69,9 @@ class Plans:
 
     def with_other_ranges(self) -> list[StaticMixtures]:
         """Return the models of the plans with other range methods than the first one."""
-        return [self._static(_name_of(plan), plan) for plan in self._other_plans()]
+        return [
+            self._static(_name_of(plan), plan) for plan in self._keep(RANGES, self._other_plans)
+        ]
 
     def _static(
         self, name: str, plan: QuantPlan, before: StaticMixtures | None = None
@@ -96,29 +94,23 @@ class Plans:
             return replace(opened, recipe=plan.recipe)
         return open_for_plan(self._request.source, plan, self._request.providers)
 
-    def _first_plan(self) -> QuantPlan:
-        """Return the plan of the recipe as it is; others wait for being asked for."""
-        self._plans_left = plans_by_ranges(self.prepared, self._samples.calibration())
-        return next(self._plans_left)
+    @cached_property
+    def _by_ranges(self) -> Iterator[QuantPlan]:
+        """The plan of the recipe as it is, and others, which wait for being asked for."""
+        return plans_by_ranges(self.prepared, self._samples.calibration())
 
     def _other_plans(self) -> list[QuantPlan]:
         """Return the plans with other range methods than the first plan."""
-        known: list[str] | None = self._journal.get(self._with_purpose(RANGES))
-        kept = [_load_kept(path) for path in map(self._plan_path, known or ()) if path]
-        if known is not None and None not in kept:
-            return [plan for plan in kept if plan is not None]
-        if self._plans_left is None:  # the first one was there, from an earlier run
-            self._first_plan()
-        assert self._plans_left is not None
-        plans = list(self._plans_left)
-        for plan in plans:
-            if (path := self._plan_path(_name_of(plan))) is not None:
-                plan.save(path)
-        self._journal[self._with_purpose(RANGES)] = [_name_of(plan) for plan in plans]
-        return plans
+        if "_by_ranges" not in self.__dict__:  # the first one was there, from an earlier run
+            next(self._by_ranges)
+        return list(self._by_ranges)
 
-    def _plan_path(self, name: str) -> Path | None:
-        return self._journal.path(f"plan-{self._with_purpose(name)}.json")
+    def _keep(self, name: str, make: Callable[[], list[QuantPlan]]) -> list[QuantPlan]:
+        """Return plans of the journal, or make them and write them there."""
+        name = f"plans/{self._with_purpose(name)}"
+        if name not in self._journal:
+            self._journal[name] = [plan.to_json() for plan in make()]
+        return [QuantPlan.from_json(text) for text in self._journal.get(name)]
 
     def _with_purpose(self, name: str) -> str:
         """Return what the plan of this purpose is kept under: others have other nodes in float."""
@@ -127,12 +119,7 @@ class Plans:
 
     def _plan(self, stage: Stage, before: Mixtures | None) -> QuantPlan:
         """Return the plan that all models of a stage are made from."""
-        path = self._plan_path(stage)
-        kept = None if path is None else _load_kept(path)
-        plan = self._make_plan(stage, before) if kept is None else kept
-        if path is not None:
-            plan.save(path)
-        return plan
+        return self._keep(stage, lambda: [self._make_plan(stage, before)])[0]
 
     def _make_plan(self, stage: Stage, before: Mixtures | None) -> QuantPlan:
         request = self._request
@@ -151,7 +138,7 @@ class Plans:
             return mode_of(request.recipe).make_plan(self.prepared, calibration)
         request.report(f"calibrating with effort {stage}")
         if stage == "low" and TRIMMED in self.stages:
-            return self._first_plan()
+            return next(self._by_ranges)
         return plan_with_effort(self.prepared, stage, calibration)
 
     @cached_property
@@ -171,12 +158,3 @@ def decide_the_same(one: Mixtures, other: Mixtures) -> bool:
         return False
     fields = ("tensors", "nodes", "outputs", "smoothing", "bias_shifts", "weight_gains")
     return all(getattr(one.plan, name) == getattr(other.plan, name) for name in fields)
-
-
-def _load_kept(path: Path) -> QuantPlan | None:
-    """Return a plan that an earlier run kept; None, with a warning, where it is damaged."""
-    try:
-        return QuantPlan.load(path) if path.exists() else None
-    except PlanError as error:
-        warn_user(f"{error} It is made again.")
-        return None
