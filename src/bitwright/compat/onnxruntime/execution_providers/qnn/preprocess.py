@@ -13,12 +13,12 @@ from onnxruntime.tools.onnx_model_utils import fix_output_shapes, make_input_sha
 from onnxruntime.tools.remove_initializer_from_input import remove_initializer_from_input
 
 from bitwright import graph
-from bitwright.compat.onnxruntime.execution_providers.qnn.fusion_lpnorm import FusionLpNormalization
-from bitwright.compat.onnxruntime.execution_providers.qnn.fusion_spacetodepth import (
+from bitwright.compat.onnxruntime.fusions.mended import (
+    FusionGelu,
+    FusionLayerNormalization,
+    FusionLpNormalization,
     FusionSpaceToDepth,
 )
-from bitwright.compat.onnxruntime.fusions.fusion_gelu import FusionGelu
-from bitwright.compat.onnxruntime.fusions.fusion_layernorm import FusionLayerNormalization
 from bitwright.compat.onnxruntime.onnx_model import ONNXModel
 from bitwright.compat.onnxruntime.peer import hand_on, peer
 from bitwright.compat.onnxruntime.shape_inference import read_external_data
