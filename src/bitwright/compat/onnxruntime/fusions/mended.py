@@ -76,7 +76,7 @@ class FusionLayerNormalization(
         return axes[0] == -1 or (rank is not None and axes[0] == rank - 1)
 
 
-class ReplaceUpsampleWithResize(Fusion):  # type: ignore[misc]
+class ReplaceUpsampleWithResize(Fusion):  # type: ignore[misc, valid-type]
     """Puts `Resize` of opset 11 and later in the place of each Upsample of an older opset.
 
     Upsample takes output i from input floor(i / scale), and `asymmetric` coordinates do, too. The
