@@ -198,6 +198,17 @@ def refused(reason: str, *, unless: Sequence[Any] = (False, "", {}, [])) -> Row:
     return row
 
 
+def without_effect(reason: str) -> Row:
+    """Return the row of an option that changes nothing in the model: the caller is told so."""
+
+    def row(what: str, value: Any) -> Changes:
+        if value is not False:
+            warn_user(f"{what} has no effect: {reason}.")
+        return {}
+
+    return row
+
+
 # Values ---------------------------------------------------------------------------------------
 
 

@@ -7,11 +7,13 @@ import onnx
 import pytest
 from support.models import (
     Reader,
+    build,
     constants_of,
     dequantizer_before,
     make_cnn,
     make_mlp,
     make_samples,
+    node,
     ops,
     quality,
 )
@@ -199,6 +201,48 @@ def test_what_a_layer_writes_may_have_another_type():
     assert onnx.TensorProto.INT16 in kinds
     with pytest.warns(UserWarning, match="output_tensors of global_config is ignored"):
         flatten(QConfig(global_config=layer), model)
+
+
+def test_arguments_of_older_configurations_are_options_of_the_new_one():
+    layer = QLayerConfig(input_tensors=Int8Spec(), weight=Int8Spec())
+    asked = {"OptimizeModel": False, "OpTypesToQuantize": ["Conv"], "ConvertFP16ToFP32": True}
+    asked |= {"PrintSummary": False, "EnableNPUCnn": False, "Int32Bias": True}
+    config = QConfig(layer, **asked)
+    flat = flatten(config, make_cnn())
+    assert not flat.optimize_model and flat.convert_fp16_to_fp32 and not flat.print_summary
+    assert flat.op_types_to_quantize == ["Conv"] and "OptimizeModel" not in flat.extra_options
+    assert config.extra_options == asked
+    assert ops(quantize_config(config))["Gemm"] == 1
+
+
+def test_single_layers_are_named_by_patterns_too():
+    plain = QLayerConfig(input_tensors=Int8Spec(), weight=Int8Spec())
+    wide = QLayerConfig(input_tensors=Int16Spec(), bias=Int8Spec())
+    model = make_cnn()
+    config = QConfig(global_config=plain, specific_layer_config={wide: ["^conv.*"]})
+    with pytest.warns(UserWarning, match="bias of a single layer is ignored"):
+        given = flatten(config, model).extra_options["TensorQuantOverrides"]
+    convs = [node for node in model.graph.node if node.op_type == "Conv"]
+    assert {node.input[0] for node in convs} == given.keys()
+
+
+@pytest.mark.parametrize(
+    ("preset", "options", "converted"),
+    [
+        ("BFP16", {}, True),
+        ("BFP16", {"ConvertSplitToSlice": False}, False),
+        ("BF16", {"BF16QDQToCast": True}, False),
+        ("U8S8_AAWS", {}, False),
+    ],
+)
+def test_models_in_the_vendor_s_format_are_converted_for_its_compiler(preset, options, converted):
+    parts = node("Split", ["x"], ["a", "b"], name="split", axis=1)
+    join = node("Mul", ["a", "b"], ["y"], name="mul")
+    model = build([parts, join], {"x": [1, 4, 6]}, {"y": [1, 2, 6]})
+    config = QConfig.get_default_config(preset)
+    config.global_quant_config.extra_options |= options
+    made = quantize_config(config, model)
+    assert (ops(made)["Slice"] == 2) is converted
 
 
 def test_the_step_of_a_configuration_is_the_option():

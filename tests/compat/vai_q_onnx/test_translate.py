@@ -70,10 +70,6 @@ def test_what_the_npu_cannot_do_is_refused(paths, tmp_path, arguments, said):
         ({"calibrate_method": "MinMSE2"}, "unknown calibration method 'MinMSE2'"),
         ({"weight_type": "QInt9"}, "unknown weight type 'QInt9'"),
         ({"activation_type": vai_q_onnx.VitisQuantType.QInt32}, "VitisQuantFormat.QDQ with it"),
-        (
-            {"calibrate_method": "MinMax", "extra_options": {"NPULimitationCheck": True}},
-            "is about power-of-two scales",
-        ),
     ],
 )
 def test_a_mistake_gets_one_sentence_and_leaves_no_file(paths, tmp_path, arguments, said):
@@ -87,6 +83,14 @@ def test_settings_without_their_switch_are_told(paths, monkeypatch):
     with pytest.warns(UserWarning, match="no effect without include_cle"):
         vai_q_onnx.quantize_static(
             paths[0], None, Reader(paths[2]), extra_options={"CLESteps": 3, "AlignPool": False}
+        )
+
+
+def test_limits_of_power_of_two_scales_say_nothing_of_others(paths):
+    options = {"NPULimitationCheck": True}
+    with pytest.warns(UserWarning, match="it is about power-of-two scales"):
+        vai_q_onnx.quantize_static(
+            paths[0], None, Reader(paths[2]), calibrate_method="MinMax", extra_options=options
         )
 
 

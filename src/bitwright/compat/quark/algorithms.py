@@ -49,7 +49,7 @@ class AlgoConfig:
 
     def _by_key(self) -> dict[str, Any]:
         """Return the settings that are given, by the names that options have for them."""
-        given = {_as_key(each.name): getattr(self, each.name) for each in fields(self)}
+        given = {option_of(each.name): getattr(self, each.name) for each in fields(self)}
         return {key: value for key, value in given.items() if value is not None}
 
 
@@ -126,10 +126,14 @@ class _FineTuningConfig(AlgoConfig):
         return {"FastFinetune": {"OptimAlgorithm": algorithm, **self._by_key()}}
 
 
-def _as_key(name: str) -> str:
+_ABBREVIATIONS = "cle lr qdq gds mse npu fp16 fp32 nchw nhwc".split()
+
+
+def option_of(name: str) -> str:
     """Return the option that an argument stands for: output_qdq -> OutputQDQ."""
-    whole = {"cle": "CLE", "lr": "LR", "qdq": "QDQ", "gds": "GDS", "mse": "MSE"}
-    return "".join(whole.get(word, word.capitalize()) for word in name.split("_"))
+    return "".join(
+        word.upper() if word in _ABBREVIATIONS else word.capitalize() for word in name.split("_")
+    )
 
 
 @dataclass(kw_only=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import onnx
@@ -16,6 +19,7 @@ from bitwright.compat.quark.algorithms import (
     CLEConfig,
     GPTQConfig,
     SmoothQuantConfig,
+    option_of,
 )
 from bitwright.compat.quark.config import QConfig, QuantizationConfig
 from bitwright.compat.quark.specs import (
@@ -50,8 +54,31 @@ LEARNING = AdaRoundConfig | AdaQuantConfig
 _BIAS = {INT32: {"Int32Bias": True}, INT16: {"Int16Bias": True}, INT8: {}}
 
 
+# Arguments of older configurations that are options of a `QConfig`.
+_ARGUMENTS = {
+    option_of(name): name
+    for name in (
+        *("input_nodes", "output_nodes", "nodes_to_quantize", "specific_tensor_precision"),
+        *("op_types_to_quantize", "extra_op_types_to_quantize", "execution_providers"),
+        *("optimize_model", "convert_fp16_to_fp32", "convert_nchw_to_nhwc", "enable_npu_cnn"),
+        *("debug_mode", "crypto_mode", "print_summary"),
+    )
+}
+
+
 def flatten(config: QConfig, model: onnx.ModelProto) -> QuantizationConfig:
     """Return the arguments that a configuration stands for, for the nodes of this model."""
+    plain = copy(config)
+    plain.extra_options = dict(config.extra_options)
+    given = {
+        name: plain.extra_options.pop(option)
+        for option, name in _ARGUMENTS.items()
+        if option in config.extra_options
+    }
+    return replace(_flatten(plain, model), **given)
+
+
+def _flatten(config: QConfig, model: onnx.ModelProto) -> QuantizationConfig:
     activation, weight = _both(config.global_config, "global_config")
     if config.global_config.output_tensors not in (None, activation):
         warn_user(
@@ -198,13 +225,20 @@ def _layers(
             for mixed, chosen in step.layers(candidates).items():
                 yield mixed, [by_name[name] for name in chosen]
     for layer, names in config.specific_layer_config.items():
-        for name in names:
-            if name not in by_name:
-                raise RecipeError(
-                    f"specific_layer_config: no node is called {name!r}."
-                    f"{did_you_mean(name, by_name)}"
-                )
-        yield layer, [by_name[name] for name in names]
+        if layer.bias is not None:
+            warn_user("bias of a single layer is ignored: biases have the type of the whole model.")
+        chosen = [node for name in names for node in _nodes_called(name, by_name)]
+        yield layer, [by_name[name] for name in chosen]
+
+
+def _nodes_called(name: str, nodes: Mapping[str, onnx.NodeProto]) -> list[str]:
+    """Return the node of a name, or those that a pattern, which begins with ^, fits."""
+    found = [each for each in nodes if name.startswith("^") and re.match(name, each)]
+    if name not in nodes and not found:
+        raise RecipeError(
+            f"specific_layer_config: no node is called {name!r}.{did_you_mean(name, nodes)}"
+        )
+    return found or [name]
 
 
 def _tensor_overrides(

@@ -37,6 +37,13 @@ _DYNAMIC = (
 """The arguments that have a meaning in a dynamic model, beside the weight's type."""
 
 
+# What Quark converts where nothing is said, but not for the compiler that takes casts.
+_CONVERSIONS = (
+    *("ConvertSplitToSlice", "ConvertBNToConv", "ConvertReduceMeanToGlobalAvgPool"),
+    "SplitLargeKernelPool",
+)
+
+
 class ModelQuantizer:
     """Quantizes models as a configuration of Quark says.
 
@@ -170,10 +177,12 @@ def _pair_options(config: QuantizationConfig, model: Any) -> dict[str, Any]:
     format, _ = read_format(config.quant_format)
     if FORMATS[format].integer_ops:
         return {}
-    weight = read_type(config.weight_type, "weight type")
+    weight, options = read_type(config.weight_type, "weight type"), dict[str, Any]()
+    if format == "extended" and not config.extra_options.get("BF16QDQToCast"):
+        options |= dict.fromkeys(_CONVERSIONS, True)
     # Operators of blocks stand everywhere there, also between Conv and its activation.
     fused = () if weight.shares_exponent else fused_options(config)
-    options = dict.fromkeys(fused, True)
+    options |= dict.fromkeys(fused, True)
     wide = 16 in (weight.bits, read_type(config.activation_type, "activation type").bits)
     if weight in (FLOAT16, BFLOAT16):
         options["AddQDQPairToWeight"] = True  # as there: float weights, which their pairs round

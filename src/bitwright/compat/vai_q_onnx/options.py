@@ -24,6 +24,7 @@ from bitwright.compat.options import (
     to,
     translate,
     when_on,
+    without_effect,
 )
 from bitwright.compat.vai_q_onnx.blocks import attributes_of
 from bitwright.compat.vai_q_onnx.enums import read_type
@@ -53,7 +54,6 @@ OLD_ARGUMENTS = {
 REFUSED_ARGUMENTS = {
     "include_rotation": "there is no rotation of weights yet",
     "include_auto_mp": "bitwright.find_sensitivity says which nodes to keep in 16 bits or float",
-    "specific_tensor_precision": "give the type of single tensors in TensorQuantOverrides",
     "crypto_mode": "give a ModelProto and no model_output to write nothing",
 }
 
@@ -89,6 +89,13 @@ def read_request(arguments: Mapping[str, Any], options: Mapping[str, Any] | None
         if changes and today != name:
             notes.append(f"{name} is called {today} today.")
     parts.notes[:0] = notes
+    mixed = parts.asked.get("mixed")
+    if mixed and parts.asked.get("specific_tensors"):
+        parts.recipe["overrides"] = {**mixed, **parts.recipe.get("overrides", {})}
+    elif mixed:
+        parts.notes.append("MixedPrecisionTensor has no effect without specific_tensor_precision.")
+    if parts.asked.get("as_it_is"):
+        parts.recipe["optimize"] = False
     if parts.asked.get("npu_cnn") and parts.asked.get("npu_transformer"):
         raise RecipeError("enable_npu_cnn and enable_npu_transformer are two targets; choose one.")
     if parts.asked.get("all_op_types") and "op_types" in parts.select:
@@ -96,6 +103,7 @@ def read_request(arguments: Mapping[str, Any], options: Mapping[str, Any] | None
     return parts
 
 
+_COMPARED = "bitwright.quantize returns how each output compares with float"
 _CLEAN_UP = "optimize_model=False switches off all that cleans up"
 
 
@@ -106,6 +114,24 @@ def _simplify(what: str, given: Any) -> Changes:
     return {}
 
 
+def _mixed_tensors(what: str, given: Any) -> Changes:
+    """Return overrides from number types, each with the tensors that get it."""
+    if not isinstance(given, Mapping):
+        raise RecipeError(f"{what} maps number types to lists of tensors, not {given!r}.")
+    entries = {
+        tensor: [{"quant_type": kind}]
+        for kind, tensors in given.items()
+        for tensor in read_names(what, tensors)
+    }
+    return {"asked.mixed": read_overrides(read_type)(what, entries)}
+
+
+# On by default where the model goes to the NPU's CNN compiler; SkipPreprocess leaves them out.
+NPU_REWRITES = (
+    "batch_norm_to_conv reduce_mean_to_pool split_large_pools split_to_slice swish_to_mul "
+    "conv_attributes".split()
+)
+_AS_IT_IS = {f"rewrite.{name}": False for name in NPU_REWRITES} | {"asked.as_it_is": True}
 _ACTIVATIONS = ("Clip", "Gelu", "LeakyRelu", "PRelu", "Relu")
 _NORM_PAIRS = tuple(("InstanceNormalization", op_type) for op_type in _ACTIVATIONS)
 
@@ -119,6 +145,9 @@ OPTIONS: dict[str, Row] = {
     "Int16Bias": when_on({"bias.int16": True}),
     "Int16Scale": to("calibration.int16"),
     "TensorQuantOverrides": to("recipe.overrides", read_overrides(read_type)),
+    "MixedPrecisionTensor": _mixed_tensors,
+    "SpecificTensorPrecision": to("asked.specific_tensors"),
+    "UsePowerOf2Scale": to("calibration.powers"),
     "AdjustWeightScaleForInt32Bias": to("emulate.adjust_for_bias"),
     "AdjustBiasScale": only(True, "a bias has the scale of its product, or one of its own"),
     "AlignTranspose": only(True, "a Transpose keeps the scale of its input"),
@@ -198,6 +227,10 @@ OPTIONS: dict[str, Row] = {
     "ConvertSplitToSlice": to("rewrite.split_to_slice"),
     "FuseInstanceNorm": to("rewrite.fuse_instance_norm"),
     "FuseL2Norm": to("rewrite.fuse_l2_norm"),
+    "FuseGelu": to("rewrite.fuse_gelu"),
+    "FuseLayerNorm": to("rewrite.fuse_layer_norm"),
+    "SkipPreprocess": when_on(_AS_IT_IS),
+    "ConvertOpsetVersion": to("data.opset", number(int, 1)),
     "ConvertClipToRelu": to("emulate.clip_to_relu"),
     "ReplaceClip6Relu": to("rewrite.clip6_to_relu"),
     # Stand-ins for what the NPU computes
@@ -237,6 +270,12 @@ OPTIONS: dict[str, Row] = {
     "SmoothAlpha": to("smooth.alpha", number(float, 0.0)),
     # Theirs rounds the weights of MatMul after all else, as integers of 8 bits.
     "UseGPTQ": when_on({"recipe.rounding": "gptq"}),
+    # They leave the model as it is
+    "SaveTensorHistFig": without_effect("bitwright report has the histogram of every tensor"),
+    "EvalMetrics": without_effect(_COMPARED),
+    "EvalDataReader": without_effect(_COMPARED),
+    "CalibPassthroughOpTypes": without_effect("every quantized tensor is observed"),
+    "MinMSEModeFloatScale": without_effect("the search over float scales has one mode"),
     # Only weights: `weight_recipe` reads these
     "UseMatMulNBits": checked(read_switch),
     "MatMulNBitsParams": lambda _, settings: {},
@@ -266,6 +305,7 @@ ARGUMENTS: dict[str, Row] = {
     "include_cle": when_on({"asked.equalize": True}),
     "include_sq": to("asked.smooth"),
     "include_fast_ft": to("asked.fine_tune"),
+    "specific_tensor_precision": when_on({"asked.specific_tensors": True}),
     "vendor_names": to("emulate.vendor_names", as_given),
 }
 """The name of an argument of `quantize_static` -> its row."""
@@ -279,25 +319,15 @@ REFUSED = {
     "WeightsOnly": _WEIGHT_ONLY,
     "AutoMixprecision": _SENSITIVITY,
     "Scenario": "Distribution has one way of reading the standard deviation",
-    "MinMSEModeFloatScale": "the search over float scales has one mode",
     "EnableDualQuantNodePairs": "use convert in TensorQuantOverrides for a second type",
     "CopySharedInit": "a constant that several nodes read has one scale for all of them",
-    "FuseGelu": "a Gelu in pieces stays in pieces; export the model with opset 20",
-    "FuseLayerNorm": "a layer norm in pieces stays in pieces; export the model with opset 17",
     "RemoveFusedQDQ": "name the activations with RemoveQDQConvRelu and its kin",
-    "SkipPreprocess": "set optimize_model=False, and switch off what else is not wanted",
-    "UsePowerOf2Scale": "calibrate_method says it: a PowerOfTwoMethod or a CalibrationMethod",
     "EnableVaimlBF16": "bfloat16 pairs are written as they are",
     "ActivationScaled": "float16 and bfloat16 have the scale 1",
     "WeightScaled": "float16 and bfloat16 have the scale 1",
-    "ConvertOpsetVersion": "a model is raised to the opset that it needs, and to no other",
     "ShapeShifterYaml": _GRAPH_TOOL,
     "UserCustomOpLibPath": "a model with custom operators cannot be calibrated",
-    "SaveTensorHistFig": "bitwright report has the histogram of every tensor",
-    "EvalMetrics": "bitwright.quantize returns how each output compares with float",
-    "EvalDataReader": "bitwright.quantize returns how each output compares with float",
     "QuantizationPreference": "set the options themselves",
-    "CalibPassthroughOpTypes": "every quantized tensor is observed",
 }
 
 _ROWS: dict[str, Row] = {

@@ -74,6 +74,7 @@ def quantize_static(
     print_summary: bool = False,
     vendor_names: Literal["vitis-ai", "quark"] = "vitis-ai",
     debug_mode: bool = False,
+    specific_tensor_precision: bool = False,
     **others: Any,
 ) -> onnx.ModelProto | None:
     """Quantize a model as `vai_q_onnx` and Quark would, and write it.
@@ -114,6 +115,8 @@ def _quantize(given: dict[str, Any]) -> onnx.ModelProto | None:
     if parts.asked.get("all_op_types"):
         types = {node.op_type for node in graph_only(model).graph.node}
         parts.select["op_types"] = tuple(sorted(types - {"Constant", "Cast", "Shape"}))
+    if "opset" in parts.data:
+        model = graph.convert_opset(graph.load_model(model), parts.data["opset"])
     recipe = weight_recipe(options or {}, parts.select, "vai_q_onnx")
     recipe = recipe or to_recipe(parts, "vai_q_onnx")
     data = _data(given, parts.data, recipe)

@@ -22,6 +22,7 @@ from bitwright.compat.vai_q_onnx.enums import (
     read_type,
 )
 from bitwright.compat.vai_q_onnx.finetuning import FastFinetune, read_fast_finetune
+from bitwright.compat.vai_q_onnx.options import NPU_REWRITES
 from bitwright.decide.ops import DEFAULT_OP_TYPES
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import BFLOAT16, INT8, UINT8, QType
@@ -45,11 +46,6 @@ from bitwright.recipe import (
 from bitwright.recipe.formats import FORMATS
 from bitwright.targets import NPU_CNN
 
-# On by default where the model goes to the NPU's CNN compiler.
-_NPU_REWRITES = (
-    "batch_norm_to_conv reduce_mean_to_pool split_large_pools split_to_slice swish_to_mul "
-    "conv_attributes".split()
-)
 _NPU_FUSED = ("Relu", "Clip")
 _TRANSFORMER_OP_TYPES = ("Gemm", "MatMul")
 
@@ -62,9 +58,9 @@ _METHODS: dict[Enum, RangeChoice] = {
     Int16Method.MinMax: RangeChoice(MinMax),
 }
 
-# The same aim with scales M/2^N, which are finer than powers of two: the least error, or nothing
-# clipped.
-_WITH_INT16_SCALES: dict[Enum, RangeChoice] = {
+# The same aim with scales M/2^N or float ones, which are finer than powers of two: the least error,
+# or nothing clipped.
+_WITH_FINER_SCALES: dict[Enum, RangeChoice] = {
     PowerOfTwoMethod.NonOverflow: RangeChoice(MinMax),
     PowerOfTwoMethod.MinMSE: RangeChoice(MSE),
     LayerWiseMethod.LayerWisePercentile: RangeChoice(MinMax),
@@ -103,7 +99,7 @@ def to_recipe(parts: RecipeParts, name: str) -> Recipe:
         limits=_limits(parts, on_npu, method),
         equalize=_equalization(parts),
         fine_tune=_fine_tuning(parts),
-        rewrite=Rewrites(**{**dict.fromkeys(_NPU_REWRITES, on_npu), **parts.rewrite}),
+        rewrite=Rewrites(**{**dict.fromkeys(NPU_REWRITES, on_npu), **parts.rewrite}),
         **choose_ranges(method, parts),
     )
     _choose_pairs(parts, activation, weight)
@@ -165,6 +161,7 @@ def _check_npu(parts: RecipeParts, method: Enum, activation: QType, weight: QTyp
         "WeightSymmetric must be True": not parts.recipe.get("weight_symmetric", True),
         "QuantizeBias must be True": not parts.recipe.get("quantize_bias", True),
         "Int16Scale must be False": parts.calibration.get("int16", False),
+        "UsePowerOf2Scale must be True": not parts.calibration.get("powers", True),
         "QDQOpTypePerChannelSupportToAxis must be {}": bool(parts.emulate.get("channel_axes")),
         "calibrate_method must be a PowerOfTwoMethod": not isinstance(method, PowerOfTwoMethod),
     }
@@ -205,11 +202,11 @@ def _simulation(parts: RecipeParts, on_npu: bool) -> Simulation | None:
 
 
 def _limits(parts: RecipeParts, on_npu: bool, method: Enum) -> Limits | None:
-    in_powers = isinstance(method, PowerOfTwoMethod) and not parts.calibration.get("int16")
+    asked = parts.calibration
+    finer = asked.get("int16") or not asked.get("powers", True)
+    in_powers = isinstance(method, PowerOfTwoMethod) and not finer
     if parts.asked.get("limits") and not in_powers:
-        raise RecipeError(
-            "NPULimitationCheck is about power-of-two scales; use a PowerOfTwoMethod with it."
-        )
+        parts.drop("asked.limits", "it is about power-of-two scales, as of a PowerOfTwoMethod")
     fields = _settings(parts, "limits", switch="NPULimitationCheck", usual=on_npu)
     if fields is None:
         return None
@@ -252,11 +249,13 @@ def choose_ranges(method: Enum, parts: RecipeParts) -> dict[str, Any]:
             "calibration.mode", "it counts scales of symmetric ranges; all data is one batch"
         )
     weights = asked.get("weight", MinMax())
-    if asked.get("int16") or isinstance(method, Int16Method):
-        make = _WITH_INT16_SCALES.get(method, _METHODS[method])
+    is_int16 = asked.get("int16") or isinstance(method, Int16Method)
+    if is_int16 or (in_powers and not asked.get("powers", True)):
+        make = _WITH_FINER_SCALES.get(method, _METHODS[method])
         if not in_powers:
             weights = _WEIGHT_METHODS.get(method, weights)
-        return {"ranges": make(asked, symmetric), "weight_ranges": weights, "scales": "int16"}
+        scales = "int16" if is_int16 else "float"
+        return {"ranges": make(asked, symmetric), "weight_ranges": weights, "scales": scales}
     return {
         "ranges": _METHODS[method](asked, symmetric),
         "weight_ranges": _WEIGHT_METHODS.get(method, weights),

@@ -10,6 +10,7 @@ from support.models import (
     info,
     make_cnn,
     make_samples,
+    make_transformer,
     node,
     normal,
     ops,
@@ -27,6 +28,8 @@ from support.vai_q_onnx import (
 
 from bitwright.compat.vai_q_onnx.options import read_options
 from bitwright.errors import RecipeError
+
+NORM = {name: np.abs(normal(3, seed=i)) + np.float32(0.5) for i, name in enumerate("gbmv")}
 
 
 @option("RemoveInputInit")
@@ -59,6 +62,49 @@ def test_what_happens_anyway_may_be_asked_for(tmp_path):
             read_options({key: False})
 
 
+@option("ConvertOpsetVersion")
+def test_a_model_is_raised_to_an_opset_before_it_is_quantized():
+    made = quantize_vai(make_cnn(opset=17), {"ConvertOpsetVersion": 20})
+    assert {entry.version for entry in made.opset_import if entry.domain == ""} == {20}
+
+
+@option("SkipPreprocess")
+def test_without_preprocessing_the_graph_stays_as_it_was():
+    norm = node("BatchNormalization", ["c", "g", "b", "m", "v"], ["y"], name="bn")
+    model = image_model(
+        conv(["x", "w"], "c", "conv"), norm, constants={"w": weight(3, 3, 1, 1), **NORM}
+    )
+    assert "BatchNormalization" not in ops(quantize_vai(model))
+    assert ops(quantize_vai(model, {"SkipPreprocess": True}))["BatchNormalization"] == 1
+    assert ops(on_npu(model, {"SkipPreprocess": True}))["BatchNormalization"] == 1
+
+
+@option("FuseGelu", "FuseLayerNorm")
+def test_written_out_operators_become_one():
+    model = make_transformer()
+    parts = read_options({"FuseGelu": True, "FuseLayerNorm": True})
+    assert parts.rewrite == {"fuse_gelu": True, "fuse_layer_norm": True}
+    made = quantize_vai(model, {"FuseGelu": True, "FuseLayerNorm": True})
+    assert quality(model, made, make_samples(model)) > 20
+
+
+@option("SaveTensorHistFig", "EvalMetrics", "EvalDataReader")
+@option("CalibPassthroughOpTypes", "MinMSEModeFloatScale")
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("SaveTensorHistFig", True),
+        ("EvalMetrics", ["COS"]),
+        ("EvalDataReader", []),
+        ("CalibPassthroughOpTypes", ["MaxPool"]),
+        ("MinMSEModeFloatScale", "All"),
+    ],
+)
+def test_what_changes_nothing_in_the_model_is_warned_of(key, value):
+    with pytest.warns(UserWarning, match=f"'{key}' has no effect: .+"):
+        assert read_options({key: value}) == read_options({})
+
+
 @option("FixShapes")
 def test_shapes_of_inputs_are_fixed():
     for asked in ("x:[1, 3, 12, 12]", {"x": [1, 3, 12, 12]}):
@@ -70,7 +116,6 @@ def test_shapes_of_inputs_are_fixed():
         read_options({"FixShapes": "x=1"})
 
 
-NORM = {name: np.abs(normal(3, seed=i)) + np.float32(0.5) for i, name in enumerate("gbmv")}
 REWRITES = {
     "ConvertBNToConv": (
         image_model(

@@ -51,6 +51,35 @@ def test_what_is_never_negative_uses_the_whole_unsigned_type():
     assert zero_point(made, "x") == 128
 
 
+@option("MixedPrecisionTensor", "SpecificTensorPrecision")
+def test_single_tensors_get_the_types_that_list_them():
+    listed = {VitisQuantType.QInt16: ["r1"], "QInt8": ["r2"]}
+    given = {"MixedPrecisionTensor": listed, "SpecificTensorPrecision": True}
+    made = quantize_vai(make_cnn(), given)
+    assert zero_point(made, "r1").dtype == np.int16 and zero_point(made, "r2").dtype == np.int8
+    by_argument = quantize_vai(
+        make_cnn(), {"MixedPrecisionTensor": listed}, specific_tensor_precision=True
+    )
+    assert zero_point(by_argument, "r1").dtype == np.int16
+    with pytest.warns(UserWarning, match="no effect without specific_tensor_precision"):
+        plain = quantize_vai(make_cnn(), {"MixedPrecisionTensor": listed})
+    assert zero_point(plain, "r1").dtype == np.uint8
+    with pytest.raises(RecipeError, match="maps number types to lists of tensors"):
+        quantize_vai(make_cnn(), {"MixedPrecisionTensor": ["r1"]})
+
+
+@option("UsePowerOf2Scale")
+@pytest.mark.parametrize("method", ["NonOverflow", "MinMSE"])
+def test_scales_may_be_finer_than_the_powers_of_two_that_a_method_has(method):
+    powers = quantize_vai(make_cnn(), {"UsePowerOf2Scale": True}, calibrate_method=method)
+    made = quantize_vai(make_cnn(), {"UsePowerOf2Scale": False}, calibrate_method=method)
+    assert np.log2(scale(powers, "x")) % 1 == 0 and np.log2(scale(made, "x")) % 1 != 0
+    model, samples = make_cnn(), make_samples(make_cnn())
+    assert quality(model, made, samples) > quality(model, powers, samples)
+    with pytest.raises(RecipeError, match="UsePowerOf2Scale must be True"):
+        on_npu(make_cnn(), {"UsePowerOf2Scale": False})
+
+
 @option("QuantizeBias")
 def test_a_bias_stays_float():
     assert element_types(quantize_vai(make_cnn()))["b1_quantized"] == TensorProto.INT32
