@@ -4,35 +4,18 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+BackupMode = StrEnum(
+    "BackupMode",
+    "NONE INT8_SYM INT8_ASYM MXFP8_E4M3 FP8_E4M3",
+)
+"""The number format of weights that do not get the low bits of the others."""
 
-class BackupMode(StrEnum):
-    """The number format of weights that do not get the low bits of the others."""
-
-    NONE = "none"
-    INT8_SYM = "int8_sym"
-    INT8_ASYM = "int8_asym"
-    MXFP8_E4M3 = "mxfp8_e4m3"
-    FP8_E4M3 = "fp8_e4m3"
-
-
-class CompressWeightsMode(StrEnum):
-    """The number format of compressed weights."""
-
-    INT8_SYM = "int8_sym"
-    INT8_ASYM = "int8_asym"
-    INT4_SYM = "int4_sym"
-    INT4_ASYM = "int4_asym"
-    INT3_SYM = "int3_sym"
-    INT2_SYM = "int2_sym"
-    NF4 = "nf4"
-    CB4 = "cb4"
-    MXFP4 = "mxfp4"
-    MXFP8_E4M3 = "mxfp8_e4m3"
-    FP8_E4M3 = "fp8_e4m3"
-    FP4 = "fp4"
-    NVFP4 = "nvfp4"
-    CODEBOOK = "codebook"
-    ADAPTIVE_CODEBOOK = "adaptive_codebook"
+CompressWeightsMode = StrEnum(
+    "CompressWeightsMode",
+    "INT8_SYM INT8_ASYM INT4_SYM INT4_ASYM INT3_SYM INT2_SYM NF4 CB4 MXFP4 MXFP8_E4M3 "
+    "FP8_E4M3 FP4 NVFP4 CODEBOOK ADAPTIVE_CODEBOOK",
+)
+"""The number format of compressed weights."""
 
 
 class CompressionFormat(StrEnum):
@@ -44,34 +27,21 @@ class CompressionFormat(StrEnum):
     FQ_LORA_NLS = "fake_quantize_with_lora_nls"
 
 
-class SensitivityMetric(StrEnum):
-    """The metric that ranks weights by their sensitivity to low bits."""
+SensitivityMetric = StrEnum(
+    "SensitivityMetric",
+    "WEIGHT_QUANTIZATION_ERROR HESSIAN_INPUT_ACTIVATION MEAN_ACTIVATION_VARIANCE "
+    "MAX_ACTIVATION_VARIANCE MEAN_ACTIVATION_MAGNITUDE",
+)
+"""The metric that ranks weights by their sensitivity to low bits."""
 
-    WEIGHT_QUANTIZATION_ERROR = "weight_quantization_error"
-    HESSIAN_INPUT_ACTIVATION = "hessian_input_activation"
-    MEAN_ACTIVATION_VARIANCE = "mean_activation_variance"
-    MAX_ACTIVATION_VARIANCE = "max_activation_variance"
-    MEAN_ACTIVATION_MAGNITUDE = "mean_activation_magnitude"
+DropType = StrEnum("DropType", "ABSOLUTE RELATIVE")
+"""Whether a drop is in the metric's own units, or a share of the float model's metric."""
 
+ModelType = StrEnum("ModelType", "TRANSFORMER")
+"""The kind of model."""
 
-class DropType(StrEnum):
-    """Whether a drop is in the metric's own units, or a share of the float model's metric."""
-
-    ABSOLUTE = "absolute"
-    RELATIVE = "relative"
-
-
-class ModelType(StrEnum):
-    """The kind of model."""
-
-    TRANSFORMER = "transformer"
-
-
-class QuantizationMode(StrEnum):
-    """Eight-bit floats in place of integers."""
-
-    FP8_E4M3 = "fp8_e4m3"
-    FP8_E5M2 = "fp8_e5m2"
+QuantizationMode = StrEnum("QuantizationMode", "FP8_E4M3 FP8_E5M2")
+"""Eight-bit floats in place of integers."""
 
 
 class TargetDevice(StrEnum):
@@ -84,18 +54,11 @@ class TargetDevice(StrEnum):
     CPU_SPR = "CPU_SPR"
 
 
-class QuantizationPreset(StrEnum):
-    """Symmetric activations, or asymmetric ones; weights are symmetric in both."""
+QuantizationPreset = StrEnum("QuantizationPreset", "PERFORMANCE MIXED")
+"""Symmetric activations, or asymmetric ones; weights are symmetric in both."""
 
-    PERFORMANCE = "performance"
-    MIXED = "mixed"
-
-
-class QuantizationScheme(StrEnum):
-    """Whether zero lies in the middle of the integers, or where the range puts it."""
-
-    SYMMETRIC = "symmetric"
-    ASYMMETRIC = "asymmetric"
+QuantizationScheme = StrEnum("QuantizationScheme", "SYMMETRIC ASYMMETRIC")
+"""Whether zero lies in the middle of the integers, or where the range puts it."""
 
 
 class BackendParameters:

@@ -29,28 +29,6 @@ from bitwright.compat.quark.specs import (
 from bitwright.errors import did_you_mean
 from bitwright.recipe.named import why_no_preset
 
-__all__ = [
-    "A8W8_ADAQUANT_QCONFIG",
-    "A8W8_ADAROUND_QCONFIG",
-    "A8W8_QCONFIG",
-    "A16W8_ADAQUANT_QCONFIG",
-    "A16W8_ADAROUND_QCONFIG",
-    "A16W8_QCONFIG",
-    "BF16_QCONFIG",
-    "BFP16_QCONFIG",
-    "DEFAULT_ADAQUANT_PARAMS",
-    "DEFAULT_ADAROUND_PARAMS",
-    "DefaultConfigMapping",
-    "XINT8_ADAQUANT_QCONFIG",
-    "XINT8_ADAROUND_QCONFIG",
-    "XINT8_QCONFIG",
-    "adaquant_algo",
-    "adaround_algo",
-    "get_default_config",
-    "get_default_config_mapping",
-    *(f"{name}_CONFIG" for name in PRESET_ARGUMENTS),
-]
-
 adaround_algo = AdaRoundConfig(learning_rate=0.1, num_iterations=1000)
 adaquant_algo = AdaQuantConfig(learning_rate=0.00001, num_iterations=3000)
 
@@ -96,6 +74,14 @@ DefaultConfigMapping = {name: get_default_config(name) for name in PRESET_ARGUME
 def get_default_config_mapping() -> dict[str, QuantizationConfig]:
     """Return the presets by their names."""
     return DefaultConfigMapping
+
+
+__all__ = [
+    *("DefaultConfigMapping", "adaquant_algo", "adaround_algo"),
+    *("get_default_config", "get_default_config_mapping"),
+    *(name for name in globals() if name.isupper()),
+    *(f"{name}_CONFIG" for name in PRESET_ARGUMENTS),
+]
 
 
 def __getattr__(name: str) -> QuantizationConfig:

@@ -193,17 +193,10 @@ class FPQuantizer(INTQuantizer):
     """A quantizer to float16 or bfloat16, with a scale and zero point all the same."""
 
     def __init__(
-        self,
-        scale: torch.Tensor,
-        zero_point: torch.Tensor,
-        min_q: torch.Tensor,
-        max_q: torch.Tensor,
-        ch_axis: int = 0,
-        q_folded: bool = False,
-        quant_type: torch.dtype = torch.bfloat16,
+        self, *parameters: Any, quant_type: torch.dtype = torch.bfloat16, **settings: Any
     ) -> None:
-        super().__init__(scale, zero_point, min_q, max_q, ch_axis, q_folded)
-        self.quant_type = quant_type
+        *given, self.quant_type = parameters if len(parameters) > 6 else (*parameters, quant_type)
+        super().__init__(*given, **settings)
 
     def quantize(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tensor in its type."""

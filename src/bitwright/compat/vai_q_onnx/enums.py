@@ -36,22 +36,14 @@ class PowerOfTwoMethod(Enum):
     MinMSE = 1
 
 
-class Int16Method(Enum):
-    """How a scale M/2^N is chosen."""
+Int16Method = Enum("Int16Method", {"MinMax": 0})
+"""How a scale M/2^N is chosen."""
 
-    MinMax = 0
+LayerWiseMethod = Enum("LayerWiseMethod", {"LayerWisePercentile": 0})
+"""How each layer's range is chosen among candidates."""
 
-
-class LayerWiseMethod(Enum):
-    """How each layer's range is chosen among candidates."""
-
-    LayerWisePercentile = 0
-
-
-class ExtendedCalibrationMethod(Enum):
-    """How a range with a float scale is searched."""
-
-    MinMSE = 0
+ExtendedCalibrationMethod = Enum("ExtendedCalibrationMethod", {"MinMSE": 0})
+"""How a range with a float scale is searched."""
 
 
 class VitisQuantFormat(Enum):

@@ -29,12 +29,8 @@ class FP8Type(StrEnum):
     E5M2 = "f8e5m2"
 
 
-class GroupSizeFallbackMode(StrEnum):
-    """How weights are treated whose rows are not a multiple of the group size."""
-
-    ERROR = "error"
-    IGNORE = "ignore"
-    ADJUST = "adjust"
+GroupSizeFallbackMode = StrEnum("GroupSizeFallbackMode", "ERROR IGNORE ADJUST")
+"""How weights are treated whose rows are not a multiple of the group size."""
 
 
 class QuantizerPropagationRule(StrEnum):
