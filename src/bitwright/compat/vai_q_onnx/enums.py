@@ -36,14 +36,22 @@ class PowerOfTwoMethod(Enum):
     MinMSE = 1
 
 
-Int16Method = Enum("Int16Method", {"MinMax": 0})
-"""How a scale M/2^N is chosen."""
+class Int16Method(Enum):
+    """How a scale M/2^N is chosen."""
 
-LayerWiseMethod = Enum("LayerWiseMethod", {"LayerWisePercentile": 0})
-"""How each layer's range is chosen among candidates."""
+    MinMax = 0
 
-ExtendedCalibrationMethod = Enum("ExtendedCalibrationMethod", {"MinMSE": 0})
-"""How a range with a float scale is searched."""
+
+class LayerWiseMethod(Enum):
+    """How each layer's range is chosen among candidates."""
+
+    LayerWisePercentile = 0
+
+
+class ExtendedCalibrationMethod(Enum):
+    """How a range with a float scale is searched."""
+
+    MinMSE = 0
 
 
 class VitisQuantFormat(Enum):
