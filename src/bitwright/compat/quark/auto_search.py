@@ -27,4 +27,5 @@ def __getattr__(name: str) -> Any:
         raise RecipeError(f"{name} is not supported: {_INSTEAD[name]}")
 
     refuse.__name__ = refuse.__qualname__ = name
+    refuse.__doc__ = f"Raise an error: {_INSTEAD[name]}"
     return refuse
