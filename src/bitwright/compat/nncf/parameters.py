@@ -8,14 +8,14 @@ BackupMode = StrEnum(
     "BackupMode",
     "NONE INT8_SYM INT8_ASYM MXFP8_E4M3 FP8_E4M3",
 )
-"""The number format of weights that do not get the low bits of the others."""
+BackupMode.__doc__ = "The number format of weights that do not get the low bits of the others."
 
 CompressWeightsMode = StrEnum(
     "CompressWeightsMode",
     "INT8_SYM INT8_ASYM INT4_SYM INT4_ASYM INT3_SYM INT2_SYM NF4 CB4 MXFP4 MXFP8_E4M3 "
     "FP8_E4M3 FP4 NVFP4 CODEBOOK ADAPTIVE_CODEBOOK",
 )
-"""The number format of compressed weights."""
+CompressWeightsMode.__doc__ = "The number format of compressed weights."
 
 
 class CompressionFormat(StrEnum):
@@ -32,16 +32,18 @@ SensitivityMetric = StrEnum(
     "WEIGHT_QUANTIZATION_ERROR HESSIAN_INPUT_ACTIVATION MEAN_ACTIVATION_VARIANCE "
     "MAX_ACTIVATION_VARIANCE MEAN_ACTIVATION_MAGNITUDE",
 )
-"""The metric that ranks weights by their sensitivity to low bits."""
+SensitivityMetric.__doc__ = "The metric that ranks weights by their sensitivity to low bits."
 
 DropType = StrEnum("DropType", "ABSOLUTE RELATIVE")
-"""Whether a drop is in the metric's own units, or a share of the float model's metric."""
+DropType.__doc__ = (
+    "Whether a drop is in the metric's own units, or a share of the float model's metric."
+)
 
 ModelType = StrEnum("ModelType", "TRANSFORMER")
-"""The kind of model."""
+ModelType.__doc__ = "The kind of model."
 
 QuantizationMode = StrEnum("QuantizationMode", "FP8_E4M3 FP8_E5M2")
-"""Eight-bit floats in place of integers."""
+QuantizationMode.__doc__ = "Eight-bit floats in place of integers."
 
 
 class TargetDevice(StrEnum):
@@ -55,10 +57,14 @@ class TargetDevice(StrEnum):
 
 
 QuantizationPreset = StrEnum("QuantizationPreset", "PERFORMANCE MIXED")
-"""Symmetric activations, or asymmetric ones; weights are symmetric in both."""
+QuantizationPreset.__doc__ = (
+    "Symmetric activations, or asymmetric ones; weights are symmetric in both."
+)
 
 QuantizationScheme = StrEnum("QuantizationScheme", "SYMMETRIC ASYMMETRIC")
-"""Whether zero lies in the middle of the integers, or where the range puts it."""
+QuantizationScheme.__doc__ = (
+    "Whether zero lies in the middle of the integers, or where the range puts it."
+)
 
 
 class BackendParameters:

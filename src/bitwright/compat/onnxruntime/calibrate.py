@@ -105,7 +105,9 @@ class MinMaxCalibrater(CalibraterBase):
             data[name] = {"lowest": low.astype(dtype), "highest": high.astype(dtype)}
         return make_tensors_data(CalibrationMethod.MinMax, data)
 
-    merge_range = peer("calibrate").MinMaxCalibrater.merge_range
+    def merge_range(self, old_range: Any, new_range: Any) -> Any:
+        """Widen new ranges by old ones, or average them if that was asked for."""
+        return peer("calibrate").MinMaxCalibrater.merge_range(self, old_range, new_range)
 
     def _ends(self, name: str, sketch: TensorSketch) -> tuple[Array, Array]:
         if sketch.channel_low is not None and sketch.channel_high is not None:

@@ -30,7 +30,9 @@ class FP8Type(StrEnum):
 
 
 GroupSizeFallbackMode = StrEnum("GroupSizeFallbackMode", "ERROR IGNORE ADJUST")
-"""How weights are treated whose rows are not a multiple of the group size."""
+GroupSizeFallbackMode.__doc__ = (
+    "How weights are treated whose rows are not a multiple of the group size."
+)
 
 
 class QuantizerPropagationRule(StrEnum):
