@@ -94,8 +94,8 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     inputs: tuple[str | None, ...] = ()
     outputs: tuple[str | None, ...] = ()
     times: tuple[float, float] | None = None
-    """Where it is float because that is faster: the microseconds that it takes so, and in integers,
-    borders included, by the costs of a class of CPU."""
+    """Where it is float by its price: the microseconds that it takes so, and in integers, borders
+    included, by the costs of a class of CPU."""
     per_token: bool = False
     """In a dynamic model: each row of the activation that a product reads has a scale of its own,
     or each row of the table of a Gather."""

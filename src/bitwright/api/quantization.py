@@ -92,7 +92,7 @@ def quantize(
         force_dynamic: let a dynamic recipe take convolutions, too, which it makes 2 to 4 times
             slower. Else they stay float, and a model that has most of its multiply-adds in them is
             refused, but where the recipe names them or the nodes to quantize.
-        effort: what to try on top of the recipe, `"low"`: nothing, `"standard"`: two range methods
+        effort: what to try on top of the recipe, `"low"`: nothing, `"standard"`: range methods
             and bias correction, `"medium"`: gain correction, equalization and smoothing, too,
             `"high"`: also AdaRound on the most sensitive segments. What is closer to float on
             samples that it was not made from is taken. None: `"standard"` where no recipe is given

@@ -70,7 +70,7 @@ Effort = Annotated[
     described(
         "LEVEL",
         "What to try on top of the recipe, each kept if the error falls on samples that it "
-        "has not seen: low (nothing), standard (two range methods and bias correction; the default "
+        "has not seen: low (nothing), standard (range methods and bias correction; the default "
         "where no recipe or ranges are given), medium (also gain correction, equalization, "
         "smoothing and nodes left float) or high (also AdaRound on the most sensitive segments; "
         "needs torch).",

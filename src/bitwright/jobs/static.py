@@ -141,7 +141,7 @@ def decide_layout(prepared: Prepared, layout: Layout, calibrated: Calibrated) ->
         fingerprint=prepared.fingerprint,
         tool=TOOL,
     )
-    plan = place_by_cost(prepared, layout, plan, calibrated.evaluation.samples)
+    plan = place_by_cost(prepared, layout, plan, calibrated)
     return _noted(prepared, plan, calibrated.random)
 
 

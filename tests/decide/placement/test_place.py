@@ -97,6 +97,19 @@ def test_a_gain_within_the_error_of_estimates_is_none(chain):
     assert placed is not None and placed.time < (1 - MIN_GAIN) * placed.float_time
 
 
+def test_what_rounding_is_worth_more_than_its_time_stays_float_and_the_rest_does_not(chain):
+    model, plan = chain
+    table = planted(**{name: 100.0 for name in KERNELS if name.startswith("conv")})
+    cheap, dear = (  # a convolution is about a third of the float model's time
+        place(model, plan.nodes, paired(plan), table, preference=1.0, noises={"m": share})
+        for share in (0.1, 0.6)
+    )
+    assert not cheap.times
+    assert {"swish", "third"} <= dear.times.keys() and not {"first", "second"} & dear.times.keys()
+    in_float, in_integers = dear.times["third"]
+    assert in_float > in_integers
+
+
 @pytest.mark.parametrize(("activation", "counted"), [("Relu", False), ("HardSwish", True)])
 @pytest.mark.parametrize("action", ["quantize", "float"])
 def test_what_a_float_convolution_does_as_well_costs_its_elements(activation, counted, action):

@@ -87,6 +87,7 @@ def test_each_step_is_listed_with_the_figures_of_both_candidates(medium):
     names = [
         "ranges by least squared error",
         "ranges by mean extremes",
+        "ranges by extremes",
         "bias correction layer by layer",
         "equalization",
         "ranges of weights by least squared error",
@@ -144,6 +145,7 @@ def test_standard_is_closer_to_float_on_samples_that_it_has_not_seen():
     assert [step.split(" dB")[0].rsplit(" ", 1)[0] for step in steps] == [
         "ranges by least squared error",
         "ranges by mean extremes",
+        "ranges by extremes",
         "bias correction layer by layer",
     ]
     fresh = make_samples(model, 60)[40:]

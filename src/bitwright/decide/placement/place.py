@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -75,11 +76,13 @@ def place(
     costs: CostTable,
     *,
     preference: float,
+    noises: Mapping[str, float] = MappingProxyType({}),
 ) -> Placed | None:
     """Return which integer nodes are to be float; None: the sizes of products are not known.
 
     Integers are taken where they take less than `preference` times the time of float. `paired` are
-    the activations that have integers.
+    the activations that have integers. `noises` says what the rounding of some of them is worth, as
+    a share of the float model's time.
     """
     sites = _Sites(model, nodes, paired, costs)
     if not sites.are_known():
@@ -90,9 +93,10 @@ def place(
         for price in prices
     ]
     finite = [price for price in prices if math.isfinite(price.time)]
-    chosen = cheapest(wished)
     always = sites.always_float()
-    in_float, placed = always + priced(prices, ()), always + priced(prices, chosen)
+    in_float = always + priced(prices, ())
+    chosen = cheapest([*wished, *sites.noise_prices(noises, in_float)])
+    placed = always + priced(prices, chosen)
     if placed > (1 - MIN_GAIN) * in_float:
         chosen, placed = frozenset[str](), in_float
     left = [name for name in sites.planned if name not in chosen]
@@ -211,6 +215,17 @@ class _Sites:
         for value in inputs:
             if not is_constant(value):
                 yield from self._border(value, FLOAT)
+
+    def noise_prices(self, noises: Mapping[str, float], float_time: float) -> Iterable[Price]:
+        """Yield what the rounding of an activation costs, if any node around it is in integers."""
+        for value, name in self._names.items():
+            if name not in self._paired or name not in noises:
+                continue
+            around = [use.node for use in value.uses()]
+            around += [] if (maker := value.producer()) is None else [maker]
+            sides = tuple(dict.fromkeys(n.name or "" for n in around if self.may_change(n)))
+            if sides:
+                yield Price(sides, (FLOAT,), noises[name] * float_time)
 
     def _own(self, node: ir.Node) -> Iterable[Price]:
         side, host = self._side(node), self._host(node, float_host)

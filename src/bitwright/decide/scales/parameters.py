@@ -17,7 +17,7 @@ from bitwright.decide.ranges.known import (
     known_range,
     saturation_points,
 )
-from bitwright.decide.ranges.methods import choose_range, sketch_std, weight_range
+from bitwright.decide.ranges.methods import Range, choose_range, sketch_std, weight_range
 from bitwright.decide.ranges.power_of_two import position_grid
 from bitwright.errors import ModelError, RecipeError
 from bitwright.graph.constants import constant_of
@@ -173,12 +173,22 @@ def _observed_range(sketch: TensorSketch, qtype: QType, choice: _Choice) -> _Ran
     ranges = choice.ranges
     if isinstance(ranges, MinMax) and ranges.per_channel and sketch.channel_low is None:
         ranges = msgspec.structs.replace(ranges, per_channel=False)
-    # Recipes are tried by the dozen on the same sketches, and some methods search for long.
-    asked = ranges, qtype, choice.symmetric
-    if asked not in sketch.remembered:
-        sketch.remembered[asked] = choose_range(sketch, ranges, qtype, symmetric=choice.symmetric)
-    low, high = sketch.remembered[asked]
+    low, high = remembered_range(sketch, ranges, qtype, symmetric=choice.symmetric)
     return _Range(low, high, _method_name(ranges))
+
+
+def remembered_range(
+    sketch: TensorSketch, ranges: RangeMethod, qtype: QType, *, symmetric: bool
+) -> Range:
+    """Return the range that a method chooses, which the sketch keeps.
+
+    Recipes are tried by the dozen on the same sketches, and some methods search for long.
+    """
+    asked = ranges, qtype, symmetric
+    if asked not in sketch.remembered:
+        sketch.remembered[asked] = choose_range(sketch, ranges, qtype, symmetric=symmetric)
+    found: Range = sketch.remembered[asked]
+    return found
 
 
 def _with_room(entry: Entry, found: _Range, recipe: Recipe) -> _Range:

@@ -1,7 +1,7 @@
 """Effort levels: changes of the recipe that bring the model closer to float, kept if they help.
 
 low       the recipe as it is
-standard  the better of two range methods, then bias correction if it helps; the default where no
+standard  the best of three range methods, then bias correction if it helps; the default where no
           recipe is given
 medium    + gain correction, equalization or smoothing, ranges of weights, and nodes in float;
           of a dynamic recipe smoothing alone

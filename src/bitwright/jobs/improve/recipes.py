@@ -33,12 +33,10 @@ from bitwright.recipe.finetuning import FineTuning
 from bitwright.support.array_types import F64
 from bitwright.support.wording import counted
 
-MAX_CORRECTED = 16
+MAX_CORRECTED = 8
 """How many samples biases are corrected by."""
-JUDGING = (2, 3)
-"""The folds that results are judged on, each by the ranges of the three others."""
 MAX_JUDGED = 4
-"""How many samples of each of them there are."""
+"""How many samples of each fold are judged, by the ranges of the three others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,8 +133,7 @@ class RecipeMaker:
         held = _of(kept, split.holdout, "holdout").open(prepared.model) if kept.holdout else ()
         self.holdout = list(held)
         self.judged = [
-            list(replace(fold, limit=MAX_JUDGED).open(prepared.model)) if n in JUDGING else []
-            for n, fold in enumerate(self._folds)
+            list(replace(fold, limit=MAX_JUDGED).open(prepared.model)) for fold in self._folds
         ]
         self._noise = Noise(prepared.reference)
         self._expected: dict[int, list[FloatOutputs]] = {}
@@ -169,7 +166,7 @@ class RecipeMaker:
         return self._made[key]
 
     def _make(self, recipe: Recipe, how: str) -> RecipeCandidate:
-        seen = self._see(recipe)
+        seen, last = self._see(recipe), len(self.judged) - 1
         if how == "rounded":
             decided = self.decide(recipe)
             planned = self._round(decided, self._but_last)
@@ -177,12 +174,12 @@ class RecipeMaker:
                 simulation = Simulation(decided.prepared, planned)
             else:
                 *_, simulation = self._simulate(recipe)
-            losses = np.array(self._judge(JUDGING[-1], simulation, planned.plan))
+            losses = np.array(self._judge(last, simulation, planned.plan))
             return RecipeCandidate(recipe, decided.prepared, planned, losses, is_final=True)
         prepared, base, simulation = self._simulate(recipe)
         layout = self._lay_out(prepared, _observed_as(recipe))
         found = []
-        for fold in JUDGING if how == "folds" else JUDGING[-1:]:
+        for fold in range(last + 1) if how == "folds" else (last,):
             sketches = seen.sketches(fold if how == "folds" else None)
             plan = with_ranges(base.plan, layout, sketches, recipe)
             found += self._judge(fold, simulation, plan)

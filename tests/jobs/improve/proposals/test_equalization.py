@@ -40,11 +40,12 @@ def test_channels_of_8_bits_need_neither():
     assert not proposed(make_mobilenet(), "int8-per-channel", weight_ranges)
 
 
-def test_two_range_methods_are_chosen_between_and_a_named_one_stays():
+def test_three_range_methods_are_chosen_between_and_a_named_one_stays():
     recipe = load_recipe("int8-per-channel")
     assert [change.fields for change in activation_ranges(recipe)] == [
         {"ranges": MSE()},
         {"ranges": MeanExtremes()},
+        {},
     ]
     for named in (recipe.replace(ranges=Percentile()), load_recipe("a16w8")):
         [change] = activation_ranges(named)

@@ -25,6 +25,8 @@ def activation_ranges(recipe: Recipe) -> list[Change]:
     return [
         Change("ranges by least squared error", {"ranges": MSE()}),
         Change("ranges by mean extremes", {"ranges": MeanExtremes()}),
+        # Where rare large values are the answer, as in the scores of detectors, nothing may be cut.
+        Change("ranges by extremes", {}),
     ]
 
 
