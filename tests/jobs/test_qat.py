@@ -268,10 +268,12 @@ def channels_on_the_wrong_axis():
     return t.model(t.pair(t.conv(c, "b", (4, 4), axis=1, bias=False), STEP, 128))
 
 
-def huge_bias():
+def huge_bias(scale=1e-8):
     t = Trained()
     c = t.pair(t.conv(t.pair("x", 0.04, 128), "a"), STEP, 128)
-    w = t.pair(t.constant("w", weight(4, 4, 3, 3, seed=1) * 1e-6), 1e-8, 0, np.int8)
+    axis = 0 if np.ndim(scale) else None
+    zero = np.zeros(np.shape(scale), np.int8)
+    w = t.pair(t.constant("w", weight(4, 4, 3, 3, seed=1) * 1e-6), scale, zero, np.int8, axis)
     b = t.constant("b", np.full(4, 3.0, np.float32))
     return t.model(t.pair(t.add("Conv", [c, w, b], pads=[1, 1, 1, 1]), STEP, 128))
 
@@ -477,10 +479,12 @@ def test_a_bias_is_int32_at_the_product_of_both_scales():
     np.testing.assert_allclose(scales[2], scales[0] * scales[1], rtol=1e-6)
 
 
-def test_a_weight_scale_grows_where_the_bias_would_overflow():
-    result = bitwright.import_qat(huge_bias())
+@pytest.mark.parametrize("scale", [1e-8, np.array([1e-8, 1e-2, 1e-8, 1e-8], np.float32)], ids=str)
+def test_a_weight_scale_grows_where_the_bias_would_overflow(scale):
+    result = bitwright.import_qat(huge_bias(scale))
     entry = result.plan.tensors["w"]
-    assert entry.scale > 1e-8
+    grown = np.asarray(entry.scale) > np.float64(np.float32(scale)) * 1.01
+    assert np.array_equal(grown, np.asarray(scale) < 1e-3)
     assert any("overflowed int32" in note for note in result.plan.notes)
     assert np.abs(constants_of(result)["b_quantized"].astype(np.int64)).max() > 2**30
 

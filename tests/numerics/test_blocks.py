@@ -282,3 +282,11 @@ def test_whole_zero_points_outside_the_codes_stay_floats(zero):
     found = round_to_codes(weights, grid, format)
     assert found.zero_points.dtype == np.float32
     np.testing.assert_array_equal(found.dequantize(), weights)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_a_shared_grid_of_a_part_of_the_range_is_that_part_of_the_whole(symmetric):
+    weights = np.random.default_rng(1).standard_normal((16, 5)).astype(np.float32)
+    format = BlockFormat(block_size=16, symmetric=symmetric)
+    whole, part = (fit_shared_scales(weights, format, shrinks=(s,)) for s in (1.0, 0.75))
+    np.testing.assert_allclose(part.scales, 0.75 * whole.scales, rtol=1e-6)

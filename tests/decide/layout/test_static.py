@@ -409,3 +409,19 @@ def test_a_dilated_average_stays_float_where_the_runtime_would_make_it_an_intege
     )
     reason = layout_of(model, **fields).nodes["op"].reason or ""
     assert ("no integer AveragePool with dilations" in reason) is kept
+
+
+@pytest.mark.parametrize("chosen", [1, 2])
+def test_a_float_node_reads_through_a_dedicated_pair_of_the_only_chosen_reader(chosen):
+    """By ONNX Runtime's rules: with pairs of their own before several, none is left for others."""
+    readers = [node("Conv", ["v", f"w{i}"], [f"c{i}"], f"conv{i}") for i in range(chosen)]
+    nodes = [node("Conv", ["x", "w"], ["v"], "first"), *readers, node("Erf", ["v"], ["e"], "erf")]
+    shape = [1, 3, 4, 4]
+    outputs = dict.fromkeys((*(f"c{i}" for i in range(chosen)), "e"), shape)
+    weights = {name: normal(3, 3, 1, 1, seed=i) for i, name in enumerate(["w", "w0", "w1"])}
+    used = {name: weights[name] for name in ["w", *(f"w{i}" for i in range(chosen))]}
+    model = build(nodes, {"x": shape}, outputs, used)
+    emulate = Emulation(dedicated_pairs=True, conventions="onnxruntime")
+    layout = layout_of(model, emulate=emulate, select=Selection(op_types=("Conv",)))
+    [read] = layout.nodes["erf"].inputs
+    assert (read is not None) == (chosen == 1)
