@@ -113,6 +113,19 @@ def test_ranges_at_the_edge_of_the_levels_are_not_clipped(qtype, steps, exponent
             assert not clips(low, high, scale, zero_point, qmin, qmax)
 
 
+@pytest.mark.parametrize("qtype", [UINT4, INT8], ids=str)
+@pytest.mark.parametrize(
+    ("low", "high"), [(-12.74, 5.4), (-16.27, 18.26), (-10.87, 18.7), (-17.15, 0.67), (-0.3, 7.9)]
+)
+def test_the_room_of_a_power_of_two_scale_is_shared_out_as_the_range_is(low, high, qtype):
+    scale, zero_point = affine_parameters(low, high, qtype, kind="power-of-two")
+    qmin, qmax = qtype.bounds()
+    points = np.arange(qmin, qmax + 1)
+    clips_nothing = points[((qmin - points) * scale <= low) & ((qmax - points) * scale >= high)]
+    wanted = np.rint(qmin - low / ((high - low) / (qmax - qmin)))
+    assert int(zero_point) == clips_nothing[np.argmin(np.abs(clips_nothing - wanted))]
+
+
 def test_a_power_of_two_scale_keeps_zero_where_the_range_has_it():
     scale, zero_point = affine_parameters(-1.0, 1.0, UINT8, kind="power-of-two")
     assert (float(scale), int(zero_point)) == (2.0**-6, 128)

@@ -73,3 +73,10 @@ def test_there_is_one_instance_of_each_type(t):
     assert copy.deepcopy(t) is t
     assert qtype(t) is t
     assert qtype(t.name.upper()) is t
+
+
+def test_formats_of_blocks_are_stored_as_float32():
+    blocks = [t for t in QTYPES.values() if t.shares_exponent]
+    assert len(blocks) == 10
+    assert {t.onnx_type for t in blocks} == {onnx.TensorProto.FLOAT}
+    assert {t.min_opset for t in blocks} == {0}

@@ -80,6 +80,13 @@ def test_a_gate_that_is_only_multiplied_needs_no_quantizer_of_its_own():
     assert differences(before, after) <= 15 / 255 / 2 + 0.02
 
 
+def test_a_gate_that_is_read_as_float_stays_float():
+    net = IntegerNet(exact=False)
+    gate = net.add("HardSigmoid", [net.conv(net.quantize("x"), 16, 16)], "gate", alpha=1 / 6)
+    before = net.model([net.add("Erf", [gate], "erf")], {"x": [1, 16, 6, 6]})
+    assert rewritten(before)[1] == []
+
+
 @pytest.mark.parametrize("op", ["HardSigmoid", "HardSwish"])
 def test_the_runtime_runs_them_on_integers(op):
     net = IntegerNet(exact=False)
