@@ -2,6 +2,7 @@
 
 import msgspec
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from support.models import build, make_cnn, make_mlp, make_samples, node, normal, run, weight
@@ -96,6 +97,32 @@ def test_the_mean_of_the_output_comes_closer_to_float(mode, recipe, changes, bia
     assert after < before
     if "w4" in recipe:
         assert after < before / 2
+
+
+def test_layers_of_other_ranks_and_sizes_have_the_same_activation_function():
+    steps = [
+        node("Conv", ["x", "w1"], ["c1"], name="conv", pads=[1, 1, 1, 1]),
+        node("Relu", ["c1"], ["r1"], name="relu"),
+        node("Conv", ["r1", "w2"], ["c2"], name="conv2", strides=[2, 2]),
+        node("Relu", ["c2"], ["r2"], name="relu2"),
+        node("Flatten", ["r2"], ["flat"], name="flat"),
+        node("Gemm", ["flat", "w3", "b3"], ["g"], name="gemm"),
+        node("Relu", ["g"], ["r3"], name="relu3"),
+        node("MatMul", ["r3", "w4"], ["y"], name="product"),
+    ]
+    constants = {"w1": weight(6, 3, 3, 3), "w2": weight(4, 6, 2, 2), "w3": weight(64, 8)}
+    constants |= {"b3": normal(8), "w4": weight(8, 5)}
+    model = onnx.shape_inference.infer_shapes(
+        build(steps, {"x": [1, 3, 8, 8]}, {"y": [1, 5]}, constants)
+    )
+    samples = positive_samples(model)
+    plain, corrected = (
+        bitwright.quantize(
+            model, data=samples, recipe=Recipe(bias_correction=mode), holdout=False
+        ).to_proto()
+        for mode in ("off", "sequential")
+    )
+    assert corrected != plain and mean_error(model, corrected, samples) < 0.01
 
 
 def test_with_one_layer_fast_correction_takes_the_mean_error_away():

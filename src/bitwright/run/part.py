@@ -210,7 +210,9 @@ def _put_in_place(graph: ir.Graph, others: Mapping[str, str]) -> None:
 
 
 def open_function(part: ir.Model, providers: Sequence[str] | None = None) -> Function:
-    """Return what a part with one input and one output computes."""
+    """Return what a part with one input and one output computes, of arrays of any shape."""
+    for value in (*part.graph.inputs, *part.graph.outputs):
+        value.shape = None
     # Constants that are put in have been rounded; the runtime must not round them again.
     session = Session(part, providers=providers, as_written=True)
     [source], [result] = session.inputs, session.outputs

@@ -44,6 +44,29 @@ def test_eight_bits_are_those_of_channels():
         nncf.compress_weights(MODEL, ignored_scope=nncf.IgnoredScope(names=["no_such"]))
 
 
+def test_where_nothing_is_left_to_compress_the_model_stays_as_it_is():
+    scope = nncf.IgnoredScope(types=["MatMul", "Gemm", "Gather"], validate=False)
+    with pytest.warns(UserWarning, match="the model stays as it is"):
+        same = nncf.compress_weights(MODEL, ignored_scope=scope)
+    assert ops(same) == ops(MODEL)
+
+
+def test_without_a_backup_mode_the_head_stays_float():
+    model = make_decoder()
+    plain, floats = (
+        nncf.compress_weights(model, mode=INT4, group_size=16, backup_mode=mode)
+        for mode in (nncf.BackupMode.INT8_SYM, nncf.BackupMode.NONE)
+    )
+    bits = [
+        {a.i for n in made.graph.node for a in n.attribute if a.name == "bits"}
+        for made in (plain, floats)
+    ]
+    assert bits == [{4, 8}, {4}]
+    assert (
+        ops(floats)["MatMul"] + ops(floats)["Gather"] > ops(plain)["MatMul"] + ops(plain)["Gather"]
+    )
+
+
 def test_data_rounds_weights():
     model = nncf.compress_weights(MODEL, mode=INT4, group_size=16, dataset=DATASET, gptq=True)
     assert ops(model)["MatMulNBits"] == 6
@@ -114,9 +137,9 @@ def test_what_does_nothing_is_warned_of(asked):
             "scale_estimation and gptq look at data; give a dataset",
         ),
         (
-            {"mode": INT4, "backup_mode": "none"},
+            {"mode": INT4, "backup_mode": "none", "ratio": 0.5},
             nncf.ParameterNotSupportedError,
-            "backup_mode 'none' has no form here; name layers",
+            "backup_mode NONE has no form here beside a ratio",
         ),
         (
             {"mode": INT4, "lora_correction": True},

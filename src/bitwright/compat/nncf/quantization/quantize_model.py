@@ -19,6 +19,9 @@ from bitwright.compat.nncf.quantization.advanced_parameters import AdvancedQuant
 from bitwright.compat.nncf.quantization.translation import Options
 from bitwright.compat.nncf.quantization.weight_compression import compress_weights
 from bitwright.compat.nncf.scopes import IgnoredScope, naming_the_scope
+from bitwright.errors import NothingQuantizedError
+from bitwright.graph import load_model
+from bitwright.support.notices import warn_user
 
 __all__ = ["compress_weights", "quantize", "quantize_with_accuracy_control"]
 
@@ -50,12 +53,16 @@ def quantize(
 
     options = Options.of(locals(), advanced_parameters)
     source = options.source(model)
-    with naming_the_scope(ignored_scope, source):
-        result = api.quantize(
-            source,
-            data=list(first_inputs(calibration_dataset, subset_size)),
-            recipe=options.recipe(source),
-            holdout=False,  # all items calibrate, as there
-            progress=False,
-        )
+    try:
+        with naming_the_scope(ignored_scope, source):
+            result = api.quantize(
+                source,
+                data=list(first_inputs(calibration_dataset, subset_size)),
+                recipe=options.recipe(source),
+                holdout=False,  # all items calibrate, as there
+                progress=False,
+            )
+    except NothingQuantizedError as error:
+        warn_user(f"the model stays as it is: {error}")
+        return ir.to_proto(load_model(source))
     return ir.to_proto(result.model)

@@ -23,8 +23,9 @@ from bitwright.compat.nncf.parameters import (
 from bitwright.compat.nncf.quantization.advanced_parameters import AdvancedCompressionParameters
 from bitwright.compat.nncf.quantization.translation import whole_model
 from bitwright.compat.nncf.scopes import IgnoredScope, naming_the_scope, selection_of
+from bitwright.errors import NothingQuantizedError
 from bitwright.graph import constant_tensor, iter_values, load_model, normalize
-from bitwright.recipe import AWQ, GPTQ, ByLoss, ByPlace, Nearest, Recipe, WeightOnly
+from bitwright.recipe import AWQ, GPTQ, ByLoss, ByPlace, Nearest, Recipe, WeightOnly, WeightOverride
 from bitwright.support.notices import warn_user
 
 _BACKUP_BITS = 8
@@ -94,15 +95,32 @@ def _compress(given: Mapping[str, Any]) -> onnx.ModelProto:
     if _has_stacked_weights(source):
         weights = weights.replace(output="qdq")
     recipe = Recipe(name="nncf", mode="weight-only", weights=weights, select=selection_of(scope))
-    with naming_the_scope(scope, source):
-        result = api.quantize(
-            source,
-            data=data,
-            recipe=_with_head_in_budget(recipe, source),
-            holdout=False,  # all items count, as there
-            progress=False,
-        )
+    if given["backup_mode"] == BackupMode.NONE:
+        recipe = _with_float_backup(recipe, source)
+    try:
+        with naming_the_scope(scope, source):
+            result = api.quantize(
+                source,
+                data=data,
+                recipe=_with_head_in_budget(recipe, source),
+                holdout=False,  # all items count, as there
+                progress=False,
+            )
+    except NothingQuantizedError as error:
+        warn_user(f"the model stays as it is: {error}")
+        return ir.to_proto(load_model(source))
     return ir.to_proto(result.model)
+
+
+def _with_float_backup(recipe: Recipe, source: Any) -> Recipe:
+    """Return the recipe with the weights float that would have eight bits where others have few."""
+    from bitwright import api
+
+    plain = {"awq": None, "refine": 0, "rounding": Nearest()}
+    plan = api.make_plan(source, recipe=recipe.replace(weights=plain), progress=False)
+    kept = [weight for weight in plan.weights.values() if weight.bits == _BACKUP_BITS]
+    overrides = {name: WeightOverride(keep_float=True) for one in kept for name in one.nodes}
+    return recipe.replace(weights={"overrides": overrides})
 
 
 def _weights(given: Mapping[str, Any], advanced: AdvancedCompressionParameters) -> WeightOnly:
@@ -185,9 +203,13 @@ def _refuse_unsupported(given: Mapping[str, Any], advanced: AdvancedCompressionP
         raise ParameterNotSupportedError(
             f"mode {str(mode)!r} has no form here; take one of {', '.join(_MODES)}."
         )
-    if backup not in (None, BackupMode.INT8_ASYM, BackupMode.INT8_SYM):
+    if backup in (BackupMode.MXFP8_E4M3, BackupMode.FP8_E4M3):
         raise ParameterNotSupportedError(
-            f"backup_mode {str(backup)!r} has no form here; name layers that stay float in "
+            f"backup_mode {str(backup)!r} has no form here; take INT8_ASYM, or NONE for float."
+        )
+    if backup == BackupMode.NONE and given["ratio"] not in (None, 0, 1):
+        raise ParameterNotSupportedError(
+            "backup_mode NONE has no form here beside a ratio; name layers that stay float in "
             "ignored_scope."
         )
     if CompressionFormat(form) is not CompressionFormat.DQ:
