@@ -10,6 +10,7 @@ from bitwright.assess.judge.sequential import Drop
 from bitwright.jobs.improve.front import Edge, Option
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.mixtures import (
+    IN_FLOAT,
     Cost,
     Deadline,
     Mix,
@@ -221,3 +222,23 @@ def test_shares_of_the_error_are_those_of_the_worst_units_as_planned():
     assert table.planned_errors == {"a": 0.3, "b": 0.3}
     assert table.shares(1) == (("a", pytest.approx(0.5)),)
     assert sum(share for _, share in table.shares(100)) == pytest.approx(1)
+
+
+def test_a_model_in_float_needs_no_units_to_be_told_apart():
+    plan = Plan(measured=False)
+    assert Mix.in_float(plan).is_float and not plan.is_measured
+    assert Mix.in_float(plan).states == IN_FLOAT
+    assert Mix.in_float(Plan()).states == {"a": "float", "b": "float"}
+
+
+def test_what_units_cost_and_lose_is_measured_once_and_read_from_the_journal():
+    wanted, kept, measured = Plan().table, Journal(None, {}), []
+
+    class Measured(Mixtures):
+        def measure(self):
+            measured.append(self.name)
+            return wanted
+
+    for priced in ("size", "size", "speed"):
+        assert Measured(None, "low", kept, priced).table == wanted
+    assert len(measured) == 2

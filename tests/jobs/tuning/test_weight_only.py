@@ -73,6 +73,7 @@ def test_a_budget_above_float_leaves_the_model_as_it_is(given):
     result = tuned(given, evaluate="cosine", max_drop=0.5, max_size="1GB")
     assert result.is_float and not result.met
     assert "small enough as it is" in " ".join(result.notes)
+    assert not result.plan.weights  # tables that are looked up included
 
 
 def test_the_same_search_is_found_in_the_journal(given, worked):
