@@ -33,10 +33,6 @@ NOISY = "in integers its activations would lose more than the time is worth"
 
 _PREFERENCE: dict[Purpose, float] = {"balanced": 1.05, "speed": 1.0}
 """Up to how many times the time of float integers may take, since they are smaller."""
-_NOISE_PRICE = 3.0
-"""The share of the float model's time that rounding a tensor counts as, over its noise over signal:
-1 % of noise as 3 % of the time. On four CNNs prices of 1 to 5 took 0 to 5 % of the time, for 2 to
-6 dB; 10 took up to 9 %, for 3 to 15."""
 
 
 def with_purpose(recipe: Recipe, purpose: Purpose | None, cpu: str | None) -> Recipe:
@@ -125,7 +121,7 @@ def place_by_cost(
     noises = dict[str, float]()
     if recipe.place.purpose == "balanced":
         shares = noise_shares(plan.tensors.values(), calibrated.sketches)
-        noises = {name: _NOISE_PRICE * share for name, share in shares.items()}
+        noises = {name: recipe.place.noise_price * share for name, share in shares.items()}
     placed = _place(prepared, plan.nodes, _pairs(plan), costs, samples, noises)
     if placed is None:
         return plan.with_notes([_UNKNOWN])

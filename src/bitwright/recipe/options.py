@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
@@ -117,6 +118,16 @@ class Placement(Settings, frozen=True, kw_only=True):
     exact form."""
     cpu: str | None = None
     """The class of CPU whose costs count, or a file of costs; None: that of this machine."""
+    noise_price: float = 3.0
+    """Where the purpose is balanced: the share of the float model's time that rounding a tensor
+    counts as, over its noise over signal; 3: 1 % of noise as 3 % of the time."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.noise_price < math.inf:
+            raise RecipeError(
+                f"noise_price of place must be a number from 0 on, not {self.noise_price}; 3 is "
+                "the default, 0 leaves nodes float for their time alone."
+            )
 
 
 class SmoothQuant(Settings, frozen=True, kw_only=True):

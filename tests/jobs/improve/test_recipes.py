@@ -7,6 +7,7 @@ from support.models import make_cnn, make_mlp, make_samples
 import bitwright
 from bitwright import load_recipe
 from bitwright.assess.judge.noise import Noise
+from bitwright.errors import RecipeError
 from bitwright.jobs.calibration import Calibration, keep_data
 from bitwright.jobs.improve.recipes import MAX_JUDGED, Judged, RecipeMaker
 from bitwright.jobs.opening import open_model
@@ -15,7 +16,7 @@ from bitwright.recipe import MSE, CrossLayerEqualization, MinMax
 
 
 def maker_of(model, samples, recipe="int8"):
-    prepared = open_model(model, load_recipe(recipe))
+    prepared = open_model(model, load_recipe(recipe) if isinstance(recipe, str) else recipe)
     return RecipeMaker(prepared, keep_data(prepared, Calibration(samples, progress=False)))
 
 
@@ -147,3 +148,37 @@ def test_a_range_that_was_searched_for_is_found_once(monkeypatch):
     ranges = [{k: t.scale for k, t in p.tensors.items() if t.role == "activation"}
               for p in (first, again)]  # fmt: skip
     assert ranges[0] == ranges[1]
+
+
+def test_a_higher_price_of_noise_leaves_more_float_and_observes_nothing_again(monkeypatch):
+    from bitwright.jobs.improve import recipes as module
+
+    passes = []
+    observe = module.observe_everything
+    monkeypatch.setattr(
+        module, "observe_everything", lambda *a, **k: passes.append(1) or observe(*a, **k)
+    )
+    model = make_cnn(channels=64, size=48)
+    base = load_recipe("int8-per-channel").replace(
+        place={"purpose": "balanced", "cpu": "x86-vnni", "noise_price": 0}
+    )
+    samples = make_samples(model, 24)
+    for sample in samples:  # most values share few levels
+        sample["x"][..., 0, 0] *= 300
+    maker = maker_of(model, samples, base)
+    free, dear = (
+        maker.decide(base.replace(place={"noise_price": price})).plan for price in (0, 1000)
+    )
+    quantized = [sum(n.quantized for n in plan.nodes.values()) for plan in (free, dear)]
+    assert quantized[1] < quantized[0]
+    assert len(passes) == 1
+    float_now = [
+        n for name, n in dear.nodes.items() if free.nodes[name].quantized and not n.quantized
+    ]
+    assert any("lose more than the time is worth" in n.why for n in float_now)
+
+
+@pytest.mark.parametrize("price", [-1, float("nan"), float("inf")])
+def test_a_price_below_nothing_is_refused(price):
+    with pytest.raises(RecipeError, match="noise_price"):
+        load_recipe("int8-per-channel").replace(place={"noise_price": price})

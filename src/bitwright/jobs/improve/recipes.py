@@ -295,6 +295,7 @@ def preparation_key(recipe: Recipe) -> bytes:
     for name in _WITHOUT_PREPARATION:
         fields.pop(name, None)
     fields["bias_correction"] = recipe.bias_correction != "off"
+    fields.get("place", {}).pop("noise_price", None)
     return msgspec.json.encode(fields, order="sorted")
 
 

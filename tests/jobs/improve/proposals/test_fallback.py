@@ -40,6 +40,20 @@ def test_nodes_are_added_one_by_one_the_worst_first(monkeypatch):
     assert found == [("b",), ("b", "a"), ("b", "a", "d")]
 
 
+def test_where_noise_has_a_price_it_is_raised_instead():
+    recipe = Recipe().replace(place={"purpose": "balanced", "cpu": "x86-vnni"})
+    tried = []
+    maker = SimpleNamespace(prepared=SimpleNamespace(recipe=recipe))
+    best = SimpleNamespace(recipe=recipe, plan=None, is_final=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fallback, "try_changes", lambda maker, trail, changes: iter(changes))
+        tried = list(fallback.float_nodes(maker, Trail(best)))
+    [change] = tried
+    raised = recipe.replace(**change.fields)
+    assert raised.place.noise_price == 4 * recipe.place.noise_price
+    assert raised.place.purpose == "balanced" and raised.place.cpu == "x86-vnni"
+
+
 def test_they_are_four_at_most_and_come_behind_those_of_the_recipe(monkeypatch):
     recipe = Recipe()
     recipe = recipe.replace(select=type(recipe.select)(exclude=("own",)))
