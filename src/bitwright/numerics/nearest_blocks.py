@@ -52,23 +52,25 @@ def pack_nearest(
         whole = load_rows(read, (columns, rows) if transposed else shape, xp)
         work = xp.transposed(whole) if transposed else whole
         return _pack_on(xp, work, format, shrinks)
-    if xp is not NUMPY or format.block_size == -1 or not is_worth_compiling(rows * columns, grids):
+    if xp is not NUMPY or format.block_size == -1:
         array = read(0, columns if transposed else rows)
         matrix = array.T if transposed else array
         blocks = quantize_in_blocks(matrix, format, shrinks=shrinks, xp=xp)
         return pack_nbits(widen(blocks), xp=xp)
-    return _pack_compiled(read, shape, format, shrinks, transposed=transposed)
+    compiled = is_worth_compiling(rows * columns, grids)
+    return _pack_in_pieces(read, shape, format, shrinks, transposed=transposed, compiled=compiled)
 
 
-def _pack_compiled(
+def _pack_in_pieces(
     read: RowReader,
     shape: tuple[int, int],
     format: BlockFormat,
     shrinks: Sequence[float],
     *,
     transposed: bool,
+    compiled: bool,
 ) -> NBitsTensors:
-    """Return a weight that compiled code searches, rounds and packs, some rows at a time."""
+    """Return a weight that is searched, rounded and packed some rows at a time, in threads."""
     rows, columns = shape
     form = nbits_form(format, shape)
     length, count = format.length(rows), format.blocks(rows)
@@ -80,8 +82,14 @@ def _pack_compiled(
         part = NUMPY.array(read(start, stop))
         outputs = slice(start, stop) if transposed else slice(None)
         blocks = slice(None) if transposed else slice(start // length, -(-stop // length))
-        if not search_blocks(
-            part.T if transposed else part,
+        part = part.T if transposed else part
+        if not compiled:
+            grid = fit_block_scales(part, format, shrinks=shrinks)
+            packed = pack_codes(nearest_codes(part, grid, format, NUMPY), form.bits, length)
+            codes[outputs, blocks] = packed
+            scales[outputs, blocks], zeros[outputs, blocks] = grid.scales.T, grid.zero_points.T
+        elif not search_blocks(
+            part,
             grids,
             scales[outputs, blocks].T,
             zeros[outputs, blocks].T,
