@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,9 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.data import InputSpec, Samples, ShapedData, TextData
+from bitwright.data import InputSpec, Samples, ShapedData, TextData, fill_token_inputs, is_cache
 from bitwright.data.texts import is_text
-from bitwright.data.token_inputs import folder_with
+from bitwright.data.token_inputs import continued_by, fixed_length, folder_with, is_token_name
 from bitwright.errors import DataError, ModelError, did_you_mean
 from bitwright.jobs.opening import input_specs
 from bitwright.run import Session
@@ -63,6 +63,9 @@ class FolderData:
         if not isinstance(data, TextData):
             return data, None
         specs = input_specs(graph.load_model(self.root / name))
+        plain = self._find_plain_decoder(specs)
+        if plain is not None:
+            return self._behind(plain, specs)
         unfilled = data.unfilled(specs)
         if not unfilled:
             return data, None
@@ -90,6 +93,34 @@ class FolderData:
             if output is not None and not needed:
                 return _Maker(name, model, unfilled[0].name, output)
         return None
+
+    def _find_plain_decoder(self, specs: Sequence[InputSpec]) -> str | None:
+        """Return the decoder without a cache that makes the one which these inputs go on from."""
+        caches = [spec.name for spec in specs if is_cache(spec.name)]
+        for name in self.models if caches else ():
+            model = graph.load_model(self.root / name)
+            outputs = [value.name or "" for value in model.graph.outputs]
+            reads = any(is_cache(value.name or "") for value in model.graph.inputs)
+            if not reads and all(continued_by(cache, outputs) for cache in caches):
+                return name
+        return None
+
+    def _behind(self, plain: str, specs: Sequence[InputSpec]) -> tuple[Any, str | None]:
+        """Return samples for a decoder with a cache, which the plain one fills."""
+        model, (given, reason) = graph.load_model(self.root / plain), self.for_model(plain)
+        if reason is not None:
+            return None, f"its cache is that of {plain}, and {reason}"
+        theirs = input_specs(model)
+        if isinstance(given, TextData):
+            given = given.samples(theirs, limit=self.limit)
+        samples = _samples_behind(model, given, specs)
+        described = f"{given.description}, in the cache of {plain}"
+        found = Samples(samples, specs, description=described)
+        try:
+            next(iter(found))
+        except (DataError, ModelError) as error:
+            return None, f"{plain} does not make its cache ({error})"
+        return found, None
 
 
 class _Maker(NamedTuple):
@@ -127,6 +158,43 @@ def _samples_through(
         description=f"{described.description} through {maker.name}",
         len_hint=described.len_hint,
     )
+
+
+_STEPS = 8
+"""Tokens of a window behind which a decoder that takes one at a time goes on."""
+
+
+def _samples_behind(
+    plain: ir.Model, samples: Samples, specs: Sequence[InputSpec]
+) -> Callable[[], Iterator[tuple[Mapping[str, Any], str | None]]]:
+    """Return what gives samples that go on within each window, with the caches up to there.
+
+    No token of a decoder sees those behind it: the beginning of a whole cache is an earlier one.
+    """
+    outputs = [value.name or "" for value in plain.graph.outputs]
+    caches = {s.name: continued_by(s.name, outputs) or "" for s in specs if is_cache(s.name)}
+    others = [spec for spec in specs if spec.name not in caches]
+    single = fixed_length(specs)
+
+    def produce() -> Iterator[tuple[Mapping[str, Any], str | None]]:
+        session = Session(plain)
+        for feeds in samples:
+            tokens = next(array for name, array in feeds.items() if is_token_name(name))
+            found, length = session.run(feeds, list(caches.values())), tokens.shape[1]
+            same = {name: feeds[name] for name in feeds if name.startswith("encoder")}
+            first = length // 2
+            starts = np.linspace(first, length - single, _STEPS) if single else [first]
+            for done in dict.fromkeys(map(int, starts)):
+                part = tokens[:, done : done + (single or length)]
+                filled = [spec for spec in others if spec.name not in same]
+                past = {
+                    name: found[made] if "encoder" in name else found[made][:, :, :done]
+                    for name, made in caches.items()
+                }
+                given = {spec.name: same[spec.name] for spec in others if spec.name in same}
+                yield {**fill_token_inputs(part, filled, done=done), **given, **past}, None
+
+    return produce
 
 
 def _can_be_empty(spec: InputSpec) -> bool:
