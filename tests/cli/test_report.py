@@ -7,6 +7,10 @@ def test_it_writes_the_page_and_says_the_verdict(run, model, quantized, data, tm
     assert answer.code == 0, answer.err
     assert answer.out.startswith("Good: same answers on 100.0 % (")
     assert f"Written to: {out}" in answer.out
+    lines = answer.out.splitlines()[1:4]
+    assert lines[0].startswith("Ship it: yes")
+    assert lines[1] == "Time: not measured: timing was switched off"
+    assert lines[2] == "Next: Nothing to fix"
     assert "<title>q.onnx: quantization report</title>" in out.read_text(encoding="utf-8")
 
 
@@ -27,6 +31,9 @@ def test_json_has_the_verdict_and_the_advice(run, model, quantized, data, tmp_pa
     )
     assert answer.json["level"] == "good" and answer.json["output"] == str(out)
     assert answer.json["advice"][0]["title"] == "Nothing to fix"
+    assert all(
+        f"<li>{line}</li>" in out.read_text(encoding="utf-8") for line in answer.json["lines"]
+    )
 
 
 def test_it_says_whether_the_target_runs_it(run, model, quantized, data, tmp_path):

@@ -41,6 +41,18 @@ class Verdict(NamedTuple):
     sentence: str
 
 
+def verdict_lines(ship: str, time: Clock | str, next_step: str) -> list[str]:
+    """Return whether a model may be shipped, whether it is faster, and what to do, each in a line.
+
+    `time` is why it was not timed, where it was not.
+
+    >>> verdict_lines("yes", "it was not asked for", "nothing")[1]
+    'Time: not measured: it was not asked for'
+    """
+    found = f"not measured: {time}" if isinstance(time, str) else time.in_words()
+    return [f"Ship it: {ship}", f"Time: {found}", f"Next: {next_step}"]
+
+
 def stays_float(plan: QuantPlan) -> bool:
     """Whether a plan quantizes nothing of the nodes that it names."""
     return bool(plan.nodes) and not any(node.quantized for node in plan.nodes.values())

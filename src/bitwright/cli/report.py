@@ -67,6 +67,7 @@ def report_command(
             "quantized": str(quantized_model),
             "level": report.verdict.level,
             "verdict": report.verdict.sentence,
+            "lines": report.lines,
             "advice": [asdict(advice) for advice in report.advice],
             "sensitivity": report.to_dict()["sensitivity"],
             "target": report.to_dict()["target"],
@@ -88,4 +89,4 @@ def _parts(report: Report, output: Path, size: int) -> list[Part]:
     fix = report.subject.suggested_fix
     if fix is not None and fix.proposal.nodes:
         written.append(("Better plan", fix.plan_name))
-    return [report.verdict.sentence, Facts(rows), Facts(written)]
+    return [report.verdict.sentence, *report.lines, Facts(rows), Facts(written)]

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright.assess.clock import Clock, advise_on_time, fit_sample, middle_sized, time_models
 from bitwright.assess.judge.sequential import Drop
+from bitwright.assess.verdict import verdict_lines
 from bitwright.data import RandomData
 from bitwright.data.labelled import LabelledSamples
 from bitwright.errors import ArgumentError, DataError
@@ -20,7 +21,7 @@ from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.metrics import Metric
 from bitwright.jobs.improve.scorer import Runnable, Scorer
 from bitwright.jobs.opening import input_specs
-from bitwright.jobs.timing import prepare_yardstick, yardstick_of
+from bitwright.jobs.timing import prepare_yardstick
 from bitwright.jobs.tuning.goal import Goal, read_drop
 from bitwright.run import Session
 from bitwright.support.engines import LOCAL, Engine
@@ -120,8 +121,7 @@ class GateResult:
         """Whether it may be shipped, whether it is faster, and what to do, each in a line."""
         failed = [one.name.lower() for one in self.criteria if not one.passed]
         why = f"no: {' and '.join(failed)}" if failed else "yes, it is within every limit"
-        time = "not timed" if self.clock is None else self.clock.in_words()
-        return [f"Ship it: {why}", f"Time: {time}", f"Next: {self.next}"]
+        return verdict_lines(why, self.clock or "no limit of time was given", self.next)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -181,8 +181,9 @@ class GateRequest:
 def check_model(request: GateRequest) -> GateResult:
     """Measure a quantized model beside float, and hold it against the limits."""
     limits = request.limits
-    before, after = (graph.load_model(m) for m in (request.float_model, request.quantized_model))
-    specs = input_specs(before)
+    prepared = prepare_yardstick(request.float_model, request.providers)
+    before = graph.load_model(request.float_model) if prepared is None else prepared.reference
+    after, specs = graph.load_model(request.quantized_model), input_specs(before)
     if request.samples is None and limits.drop is not None:
         raise DataError(
             "how far accuracy falls is measured on samples",
@@ -199,10 +200,14 @@ def check_model(request: GateRequest) -> GateResult:
         drawn = list(RandomData(count=1).samples(specs)) if samples is None else [
             samples.feeds(index) for index in range(min(len(samples), TIMED_SAMPLES))
         ]  # fmt: skip
-        clock = _time(request, before, after, middle_sized(drawn))
+        models, fed = [before, after], [dict(middle_sized(drawn))] * 2
+        found = time_models(models, fed, providers=request.providers, however_long=True)
+        assert found is not None  # however long it takes
+        clock = found[0]
         criteria.append(_check_time(clock, limits.time))
     if limits.size is not None:
-        criteria.append(_check_size(graph.written_size(before), graph.written_size(after), limits))
+        sizes = graph.file_size(request.float_model), graph.written_size(after)
+        criteria.append(_check_size(sizes, limits))
     if request.target is not None:
         criteria.append(_check_target(after, request.target))
     if not criteria:
@@ -254,18 +259,6 @@ class _Fitted:
         return self._session.run(fit_sample(feeds, self._model))
 
 
-def _time(
-    request: GateRequest, before: ir.Model, after: ir.Model, sample: Mapping[str, Any]
-) -> Clock:
-    prepared = prepare_yardstick(request.float_model, request.providers)
-    yardstick = before if prepared is None else yardstick_of(prepared)
-    found = time_models(
-        [yardstick, after], [dict(sample)] * 2, providers=request.providers, however_long=True
-    )
-    assert found is not None  # however long it takes
-    return found[0]
-
-
 def _check_time(clock: Clock, limit: float) -> Criterion:
     beyond = clock.ratio > limit
     fails = beyond and clock.low > limit
@@ -273,8 +266,9 @@ def _check_time(clock: Clock, limit: float) -> Criterion:
     return Criterion("Time", not fails, clock.describe(), f"{limit:g} ×", note)
 
 
-def _check_size(before: int, after: int, limits: GateLimits) -> Criterion:
+def _check_size(sizes: tuple[int, int], limits: GateLimits) -> Criterion:
     assert limits.size is not None
+    before, after = sizes
     most = limits.size * before if limits.size_is_share else limits.size
     found = f"{show_bytes(after)}, {after / max(before, 1):.0%} of float's {show_bytes(before)}"
     limit = f"{limits.size:.0%}" if limits.size_is_share else show_bytes(int(limits.size))

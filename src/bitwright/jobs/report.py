@@ -16,7 +16,7 @@ from bitwright import graph
 from bitwright.assess import Comparison
 from bitwright.assess.clock import Clock, middle_sized, time_models
 from bitwright.assess.comparison.side_by_side import open_units
-from bitwright.assess.report.advice import Advice, advise
+from bitwright.assess.report.advice import Advice, advise, say_verdict
 from bitwright.assess.report.data import build_report_data
 from bitwright.assess.report.encodings import planned_weights, read_encodings
 from bitwright.assess.report.page import render_page
@@ -87,6 +87,11 @@ class Report(Summarized):
         return self.subject.verdict()
 
     @property
+    def lines(self) -> list[str]:
+        """Whether it may be shipped, whether it is faster, and what to do next, each in a line."""
+        return say_verdict(self.subject)
+
+    @property
     def advice(self) -> list[Advice]:
         """What to try, the most promising first."""
         return advise(self.subject)
@@ -97,7 +102,7 @@ class Report(Summarized):
             f"{one.title}: {one.why}" + ("" if one.command is None else f" {one.command}")
             for one in self.advice
         ]
-        return "\n".join([self.verdict.sentence, *tries])
+        return "\n".join([self.verdict.sentence, *self.lines, *tries])
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything that the page shows as plain data."""
@@ -325,6 +330,7 @@ def make_report(request: ReportRequest) -> Report:
     nodes = [replace(node, in_file=found) for node, found in zip(nodes, originals, strict=True)]
     worst = [found.index for found in comparison.worst(len(nodes))]
     recipe = plan.recipe if plan is not None else recipe_of(quantized)
+    clock = _time(request, samples, recipe)
     subject = ReportSubject(
         float_name=request.names[0],
         quantized_name=request.names[1],
@@ -338,7 +344,8 @@ def make_report(request: ReportRequest) -> Report:
         samples=comparison.samples,
         data="" if opened is None else opened.description,
         data_option=_data_option(measuring),
-        clock=None if plan and stays_float(plan) else _time(request, samples, recipe),
+        clock=None if isinstance(clock, str) else clock,
+        untimed=clock if isinstance(clock, str) else "",
         purpose="size" if recipe is None else advised_purpose(recipe),
         recipe=recipe,
         plan=plan,
@@ -449,17 +456,21 @@ _LISTS = {ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRIN
 _SHOWN = _LISTS | {ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING}
 
 
-def _time(request: ReportRequest, samples: Sequence[Sample], recipe: Recipe | None) -> Clock | None:
-    """Return the time beside the prepared float model's, where this machine's CPU tells it."""
+def _time(request: ReportRequest, samples: Sequence[Sample], recipe: Recipe | None) -> Clock | str:
+    """Return the time beside the prepared float model's, or why this machine's CPU cannot tell."""
+    if request.plan is not None and stays_float(request.plan):
+        return "it is the prepared float model"
+    if not request.latency:
+        return "timing was switched off"
     elsewhere = request.target is not None and not is_of_host(request.target)
-    if not request.latency or elsewhere or not (recipe is None or is_for_cpu(recipe)):
-        return None
+    if elsewhere or not (recipe is None or is_for_cpu(recipe)):
+        return "it is made for other hardware than this machine's CPU"
     providers, sample = request.measuring.providers, middle_sized(samples)
     side = prepare_yardstick(request.source, providers)
     reference = graph.load_model(request.source) if side is None else side.reference
     models = [reference, request.quantized]
     found = time_models(models, [sample, sample], providers=providers)
-    return None if found is None else found[0]
+    return "too few runs fit into two seconds" if found is None else found[0]
 
 
 def _shape_options(data: RandomData) -> list[str]:

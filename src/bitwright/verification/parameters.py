@@ -9,8 +9,7 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import LINEAR_OPS, OPERATORS
 from bitwright.decide.ops.quantized_view import QuantizedView
-from bitwright.graph.constants import constant_of
-from bitwright.graph.quantizers import Quantizer, Quantizers, name_of
+from bitwright.graph.quantizers import Quantizer, name_of
 from bitwright.verification.findings import Facts, Finding
 
 _SMALLEST_NORMAL = {ir.DataType.FLOAT: 2.0**-126, ir.DataType.FLOAT16: 2.0**-14}
@@ -65,16 +64,16 @@ def other_zero_points(view: QuantizedView, quantizer: Quantizer) -> Facts:
         yield f"it has {sizes}", {"zero_point": sizes}
 
 
-def check_biases(quantizers: Quantizers) -> Iterable[Finding]:
+def check_biases(view: QuantizedView) -> Iterable[Finding]:
     """Find int32 biases that were cut off, or whose scale is not the accumulator's."""
-    for node in quantizers.model.graph.all_nodes():
+    for node in view.model.graph.all_nodes():
         index = _BIASED.get(node.op_type)
-        bias = None if index is None else quantizers.quantizer_before(node, index)
+        bias = None if index is None else view.quantizer_before(node, index)
         if bias is None or bias.stored_type not in (ir.DataType.INT32, ir.DataType.INT16):
             continue
-        if not _adds_up_in_32_bits(quantizers, node):
+        if not _adds_up_in_32_bits(view, node):
             continue
-        integers = constant_of(bias.node.inputs[0], defaults=True)
+        integers = bias.stored
         if integers is not None and bias.stored_type == ir.DataType.INT32:
             reach = np.abs(integers.astype(np.int64)).max(initial=0)
             if reach >= 2**31 - 1:
@@ -84,30 +83,27 @@ def check_biases(quantizers: Quantizers) -> Iterable[Finding]:
                     "its int32 bias reaches the end of its type and was cut off",
                     {"largest": int(reach)},
                 )
-        yield from _check_bias_scale(quantizers, node, bias)
+        yield from _check_bias_scale(view, node, bias)
 
 
-def _adds_up_in_32_bits(quantizers: Quantizers, node: ir.Node) -> bool:
+def _adds_up_in_32_bits(view: QuantizedView, node: ir.Node) -> bool:
     """Return whether products of these types fit the accumulator that a bias belongs to."""
-    factors = [quantizers.quantizer_before(node, index) for index in (0, 1)]
+    factors = [view.quantizer_before(node, index) for index in (0, 1)]
     types = [None if factor is None else factor.stored_type for factor in factors]
     return sum(0 if dtype is None else int(dtype.bitwidth) for dtype in types) <= 32
 
 
-def _check_bias_scale(quantizers: Quantizers, node: ir.Node, bias: Quantizer) -> Iterable[Finding]:
-    source, weight = (quantizers.quantizer_before(node, index) for index in (0, 1))
-    if bias.stored_type != ir.DataType.INT32 or source is None or weight is None:
+def _check_bias_scale(view: QuantizedView, node: ir.Node, bias: Quantizer) -> Iterable[Finding]:
+    scales, source = view.scales_of_bias(node, bias), view.quantizer_before(node, 0)
+    if scales is None or bias.stored_type != ir.DataType.INT32 or source is None:
         return
-    if source.scale is None or weight.scale is None or bias.scale is None:
+    given, wanted = scales
+    if source.scale is None or source.scale.size != 1 or given.size not in (1, wanted.size):
         return
-    if source.scale.size != 1 or bias.scale.size not in (1, weight.scale.size):
-        return
-    wanted = source.scale.astype(np.float64).reshape(-1) * weight.scale.astype(np.float64)
-    given = bias.scale.astype(np.float64)
     # A kernel adds the integers as they are; a thousandth is far beyond any rounding of scales.
-    off = ~np.isclose(given.reshape(-1), wanted.reshape(-1), rtol=1e-3, atol=0.0)
+    off = ~np.isclose(given, wanted, rtol=1e-3, atol=0.0)
     if off.any():
-        pair = float(given.reshape(-1)[np.argmax(off) % given.size]), float(wanted[np.argmax(off)])
+        pair = float(given[np.argmax(off) % given.size]), float(wanted[np.argmax(off)])
         yield Finding(
             "bias",
             name_of(node),

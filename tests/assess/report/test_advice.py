@@ -7,7 +7,7 @@ from support.report_examples import activation, measured, output, subject, weigh
 
 from bitwright import load_demo, load_recipe
 from bitwright.assess.clock import read_clock
-from bitwright.assess.report.advice import advise
+from bitwright.assess.report.advice import advise, say_verdict
 from bitwright.assess.report.subject import ReportNode
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Percentile, Recipe
@@ -36,6 +36,25 @@ def uneven(name="w", **changes):
 def test_a_good_model_has_nothing_to_fix():
     [advice] = advise(subject())
     assert advice.title == "Nothing to fix" and advice.command is None
+
+
+def test_three_lines_say_whether_to_ship_whether_it_is_faster_and_what_is_next():
+    clock = read_clock([(2.0, 1.0)] * 5)
+    ship, time, step = say_verdict(subject(clock=clock))
+    assert ship.startswith("Ship it: yes") and step == "Next: Nothing to fix"
+    assert time == f"Time: {clock.in_words()}"
+    poor = subject(nodes_with([40, 41, 9, 42]), worst=[2, 0, 1, 3], outputs=POOR, recipe=None)
+    ship, time, step = say_verdict(poor)
+    assert ship.startswith("Ship it: no") and step.startswith(
+        "Next: Leave this node float: bitwright"
+    )
+    assert time == "Time: not measured: it was not asked for"
+
+
+def test_a_model_that_its_target_does_not_run_is_not_to_be_shipped():
+    target = {"name": "webgpu", "level": "poor", "sentence": "webgpu does not run it as it is"}
+    ship, *_ = say_verdict(subject(target=target))
+    assert ship == "Ship it: no, webgpu does not run it as it is"
 
 
 def test_a_node_far_below_the_others_is_left_float():

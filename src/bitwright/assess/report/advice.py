@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bitwright.assess.report.subject import ReportSubject
 from bitwright.assess.report.views import TensorView
-from bitwright.assess.verdict import accuracy_of
+from bitwright.assess.verdict import Level, accuracy_of, verdict_lines
 from bitwright.plan import FALLBACK_NAMES
 from bitwright.recipe import RECIPES, MinMax, Recipe
 
@@ -41,6 +41,25 @@ def advise(subject: ReportSubject) -> list[Advice]:
             "to float.",
         )
     ]
+
+
+_SHIP: dict[Level, str] = {
+    "good": "yes, its answers and its size are good",
+    "fair": "after a look at the worst nodes",
+    "poor": "no, its answers are not float's",
+    "slow": "not for its speed: float is faster",
+    "float": "it is the prepared float model",
+    "unknown": "not known: its answers were not measured beside float's on real data",
+}
+
+
+def say_verdict(subject: ReportSubject) -> list[str]:
+    """Return whether the model may be shipped, whether it is faster, and what to do next."""
+    ship, first = _SHIP[subject.verdict().level], advise(subject)[0]
+    if subject.target is not None and subject.target["level"] == "poor":
+        ship = f"no, {subject.target['name']} does not run it as it is"
+    step = first.title if first.command is None else f"{first.title}: {first.command}"
+    return verdict_lines(ship, subject.clock or subject.untimed, step)
 
 
 # Rules ----------------------------------------------------------------------------------------

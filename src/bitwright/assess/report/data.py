@@ -13,7 +13,7 @@ from typing import Any
 from bitwright._version import __version__
 from bitwright.assess.judge import OutputJudgement
 from bitwright.assess.outputs import OutputComparison
-from bitwright.assess.report.advice import advise
+from bitwright.assess.report.advice import advise, say_verdict
 from bitwright.assess.report.subject import ReportNode, ReportSubject
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
@@ -37,7 +37,9 @@ def build_report_data(subject: ReportSubject) -> dict[str, Any]:
         "float": {"name": Path(subject.float_name).name, "bytes": subject.float_bytes},
         "quantized": {"name": Path(subject.quantized_name).name, "bytes": subject.quantized_bytes},
         "verdict": verdict._asdict(),
+        "lines": say_verdict(subject),
         "clock": None if subject.clock is None else _rounded(subject.clock.to_dict()),
+        "untimed": subject.untimed if subject.clock is None else None,
         "samples": subject.samples,
         "data": subject.data,
         "outputs": [_output(output) for output in subject.outputs],

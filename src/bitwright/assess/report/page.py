@@ -75,6 +75,8 @@ def list_figures(data: Mapping[str, Any]) -> Iterator[Figure]:
         times = f"{shown.float_ms:.3g} → {shown.quantized_ms:.3g} ms"
         note = f"{shown.interval()}, {shown.where}: {times}"
         yield Figure("Time", shown.figure(), "of prepared float's", note)
+    else:
+        yield Figure("Time", "\N{EN DASH}", "not measured", data["untimed"])
     kernels = data["integer_kernels"]
     if kernels is not None and kernels["products"]:
         share, products = kernels["share"], f"of {kernels['products']:,} products"

@@ -83,6 +83,8 @@ class ReportSubject:
     """The same as options of the command, such as "--data images"."""
     clock: Clock | None = None
     """The time beside the prepared float model's."""
+    untimed: str = "it was not asked for"
+    """Why there is none, where there is none."""
     purpose: str = "size"
     """What the model was made for: what to do about its time."""
     coverage: Coverage | None = None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -91,6 +92,16 @@ class QuantizedView(Quantizers):
         uses = (use for value in node.outputs for use in value.uses())
         found = (use.node for use in uses if use.idx == 0 and use.node.op_type in QUANTIZERS)
         return [self.found[quantizer] for quantizer in found]
+
+    def scales_of_bias(self, node: ir.Node, bias: Quantizer) -> tuple[Array, Array] | None:
+        """Return the scales of a bias, and those of the products that it is added to, if known."""
+        source, weight = (self.quantizer_before(node, index) for index in (0, 1))
+        if source is None or weight is None:
+            return None
+        if source.scale is None or weight.scale is None or bias.scale is None:
+            return None
+        of_products = source.scale.astype(np.float64).reshape(-1) * weight.scale.astype(np.float64)
+        return bias.scale.astype(np.float64).reshape(-1), of_products.reshape(-1)
 
     def is_of_constant(self, quantizer: Quantizer) -> bool:
         """Whether what is quantized is a constant, of integers or of floats."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -13,22 +13,18 @@ from bitwright.graph import NameScope
 from bitwright.graph.constants import constant_of, input_at
 from bitwright.graph.editing import add_initializer, graph_of, insert_before, remove_nodes
 from bitwright.graph.quantized_ops import DEQUANTIZERS, INTEGER_OPS, QUANTIZERS, is_integer_op
-from bitwright.graph.quantizers import name_of, stored_weight
+from bitwright.graph.quantizers import (
+    Quantizer,
+    integer_operand,
+    name_of,
+    quantizer_at,
+    stored_weight,
+)
 from bitwright.numerics.quantize import dequantize
 from bitwright.targets.npu_operations import only_reader
 
 # What integer operators have beside the attributes of the float ones.
 _OWN_ATTRIBUTES = frozenset({"channels_last", "opset"})
-
-
-@dataclass(frozen=True, slots=True)
-class _Parameters:
-    scale: ir.Value
-    zero_point: ir.Value | None
-
-    @property
-    def inputs(self) -> list[ir.Value]:
-        return [self.scale] if self.zero_point is None else [self.scale, self.zero_point]
 
 
 def expand_integer_operators(model: ir.Model) -> int:
@@ -37,14 +33,12 @@ def expand_integer_operators(model: ir.Model) -> int:
     Operators that move integers get a pair on both sides, too, with one scale.
     """
     names = NameScope(model)
-    known: dict[ir.Value, _Parameters] = {}
+    known: dict[ir.Value, Quantizer] = {}
     expanded, count = [], 0
     for node in list(model.graph.all_nodes()):
         result = node.outputs[0]
         if node.op_type in QUANTIZERS:
-            scale = input_at(node, 1)
-            assert scale is not None
-            known[result] = _Parameters(scale, input_at(node, 2))
+            known[result] = quantizer_at(node)
         elif node.op_type == "MatMulInteger" and node.inputs[0] in known:
             expanded += _expand_sum(node, known[node.inputs[0]], names)
             count += 1
@@ -64,7 +58,7 @@ def expand_integer_operators(model: ir.Model) -> int:
     return count
 
 
-def _expand(node: ir.Node, names: NameScope) -> tuple[ir.Value, _Parameters] | None:
+def _expand(node: ir.Node, names: NameScope) -> tuple[ir.Value, Quantizer] | None:
     row = INTEGER_OPS.get(node.op_type)
     is_channels_last = node.attributes.get_int("channels_last", 0) != 0
     if row is None or row.result is None or is_channels_last:
@@ -98,15 +92,15 @@ def _expand(node: ir.Node, names: NameScope) -> tuple[ir.Value, _Parameters] | N
     if factor is None:  # it writes floats
         _take_place(old, made)
         return None
-    parameters = _Parameters(factor, zero_point)
     quantized = ir.Value(name=names.fresh(f"{old.name}_pair"), type=old.type, shape=old.shape)
+    parameters = Quantizer(node, quantized, factor, zero_point)
     label = names.fresh(f"{name_of(node)}_QuantizeLinear")
     insert_before(node, "QuantizeLinear", [made, *parameters.inputs], quantized, label)
     _take_place(old, quantized)
     return quantized, parameters
 
 
-def _expand_sum(node: ir.Node, source: _Parameters, names: NameScope) -> list[ir.Node]:
+def _expand_sum(node: ir.Node, source: Quantizer, names: NameScope) -> list[ir.Node]:
     """Replace MatMulInteger, Cast and Mul by a product of floats; return what is left over.
 
     The Mul has the product of both scales: that of the weight is its quotient by the other.
@@ -115,7 +109,7 @@ def _expand_sum(node: ir.Node, source: _Parameters, names: NameScope) -> list[ir
     scaling = None if cast is None else only_reader(cast.outputs[0])
     values = [] if scaling is None else [constant_of(value) for value in scaling.inputs]
     products = [value for value in values if value is not None]
-    scale = constant_of(source.scale)
+    scale = constant_of(source.scale_value)
     weight = constant_of(input_at(node, 1))
     if (
         cast is None
@@ -134,9 +128,10 @@ def _expand_sum(node: ir.Node, source: _Parameters, names: NameScope) -> list[ir
     read, stored, zero_point = (input_at(node, place) for place in (0, 1, 3))
     assert read is not None and stored is not None
     factor = add_initializer(graph_of(node.outputs[0]), names, f"{stored.name}_scale", quotient)
+    quantized = Quantizer(node, stored, factor, zero_point)
     floats = [
-        _floats_of(node, read, source, names),
-        _floats_of(node, stored, _Parameters(factor, zero_point), names, weight.ndim - 1),
+        _floats_of(node, replace(source, values=read), names),
+        _floats_of(node, quantized, names, weight.ndim - 1),
     ]
     old = scaling.outputs[0]
     result = ir.Value(name=names.fresh(f"{old.name}_float"), type=old.type, shape=old.shape)
@@ -145,7 +140,7 @@ def _expand_sum(node: ir.Node, source: _Parameters, names: NameScope) -> list[ir
     return [node, cast, scaling]
 
 
-def _surround(node: ir.Node, known: dict[ir.Value, _Parameters], names: NameScope) -> None:
+def _surround(node: ir.Node, known: dict[ir.Value, Quantizer], names: NameScope) -> None:
     """Let an operator that moves integers move floats, between pairs of one scale.
 
     Integers that it reads beside them have that scale, too: the bounds of a Clip, a Pad's filling.
@@ -156,7 +151,7 @@ def _surround(node: ir.Node, known: dict[ir.Value, _Parameters], names: NameScop
     for index, value in enumerate(node.inputs):
         if value in known:
             label = names.fresh(f"{name_of(node)}_DequantizeLinear")
-            read = _floats_of(node, value, known[value], names, label=label)
+            read = _floats_of(node, replace(known[value], values=value), names, label=label)
             node.replace_input_with(index, read)
         elif value is not None and value.dtype in EIGHT_BITS:
             _dequantize_constant(node, index, parameters, names)
@@ -177,11 +172,11 @@ def _surround(node: ir.Node, known: dict[ir.Value, _Parameters], names: NameScop
 
 
 def _dequantize_constant(
-    node: ir.Node, index: int, parameters: _Parameters, names: NameScope
+    node: ir.Node, index: int, parameters: Quantizer, names: NameScope
 ) -> None:
     """Store an integer constant that a node reads as the number that it stands for."""
-    value, scale = node.inputs[index], constant_of(parameters.scale)
-    codes, zero = constant_of(value), constant_of(parameters.zero_point)
+    value, scale = node.inputs[index], constant_of(parameters.scale_value)
+    codes, zero = constant_of(value), constant_of(parameters.zero_value)
     if value is None or codes is None or scale is None:
         raise ModelError(
             f"the integers that {name_of(node)!r} reads are computed at run time without a scale, "
@@ -201,31 +196,30 @@ def _take_place(old: ir.Value, new: ir.Value) -> None:
 
 def _floats_of(
     node: ir.Node,
-    source: ir.Value,
-    parameters: _Parameters,
+    read: Quantizer,
     names: NameScope,
     axis: int | None = None,
     *,
     label: str = "",
 ) -> ir.Value:
-    """Dequantize a value before a node; `axis` counts where there are several scales."""
+    """Dequantize integers before a node; `axis` counts where there are several scales."""
+    source, scale = read.values, constant_of(read.scale_value)
+    assert source is not None
     made = ir.Value(name=names.fresh(f"{source.name}_float"), shape=source.shape)
     made.type = ir.TensorType(ir.DataType.FLOAT)
-    scale = constant_of(parameters.scale)
     several = scale is not None and scale.size > 1 and axis is not None
     label = label or names.fresh(f"{source.name}_DequantizeLinear")
     attributes = {"axis": axis} if several else None
-    inputs = [source, *parameters.inputs]
-    return insert_before(node, "DequantizeLinear", inputs, made, label, attributes)
+    return insert_before(node, "DequantizeLinear", [source, *read.inputs], made, label, attributes)
 
 
 def _dequantize(
     node: ir.Node, places: tuple[int, int | None, int], names: NameScope, axis: int | None = None
 ) -> ir.Value:
     """Dequantize what a node reads at a place, by the scale and zero point at the others."""
-    source, factor, zero_point = (None if at is None else input_at(node, at) for at in places)
-    assert source is not None and factor is not None
-    return _floats_of(node, source, _Parameters(factor, zero_point), names, axis)
+    read = integer_operand(node, places)
+    assert read.scale_value is not None
+    return _floats_of(node, read, names, axis)
 
 
 def _bias(node: ir.Node, index: int, names: NameScope) -> ir.Value:
@@ -238,4 +232,4 @@ def _bias(node: ir.Node, index: int, names: NameScope) -> ir.Value:
     product = np.asarray(scales[0].reshape(-1) * scales[1].reshape(-1), np.float32)
     product = product.reshape(()) if product.size == 1 else product
     factor = add_initializer(graph_of(node.outputs[0]), names, f"{bias.name}_scale", product)
-    return _floats_of(node, bias, _Parameters(factor, None), names, 0)
+    return _floats_of(node, Quantizer(node, bias, factor, None), names, 0)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Literal
 
 from bitwright.decide.ops.quantized_view import Breach, QuantizedView, type_names
-from bitwright.graph.constants import constant_of
 from bitwright.graph.quantized_ops import QUANTIZERS
 from bitwright.graph.quantizers import Quantizer
 from bitwright.numerics.types import QTYPES
@@ -155,7 +154,7 @@ def _why_granularity_unfit(rule: Encodings, recipe: Recipe) -> str | None:
 
 def _other_codes(rule: Encodings, view: QuantizedView, quantizer: Quantizer) -> Breaches:
     assert rule.low is not None and rule.high is not None
-    integers = constant_of(quantizer.node.inputs[0], defaults=True)
+    integers = quantizer.stored
     if quantizer.type_name not in rule.types or integers is None or not integers.size:
         return
     low, high = int(integers.min()), int(integers.max())

@@ -68,13 +68,10 @@ def _other_biases(rule: Scales, view: QuantizedView) -> Iterator[Breach]:
 def _other_bias_scale(
     rule: Scales, view: QuantizedView, node: ir.Node, bias: Quantizer
 ) -> Iterator[Breach]:
-    source, weight = (view.quantizer_before(node, place) for place in (0, 1))
-    if source is None or weight is None:
+    scales = view.scales_of_bias(node, bias)
+    if scales is None:
         return
-    if source.scale is None or weight.scale is None or bias.scale is None:
-        return
-    wanted = source.scale.astype(np.float64).reshape(-1) * weight.scale.astype(np.float64)
-    given, wanted = bias.scale.astype(np.float64).reshape(-1), wanted.reshape(-1)
+    given, wanted = scales
     if {given.size, wanted.size} - {1, max(given.size, wanted.size)}:
         return  # of groups, whose scales repeat
     if not np.allclose(given, wanted, rtol=1e-3 if rule.rtol is None else rule.rtol, atol=0.0):
