@@ -19,9 +19,9 @@ from bitwright.compat.aliases import ModuleLoader, import_installed
 def add_paths(package: str, sources: Mapping[str, Sequence[str]], *peers: str) -> None:
     """Let imports below a package find modules that have no file there, once.
 
-    `sources` has, for each path, the modules below `bitwright.compat` whose names it has. These
-    are imported when a name is first asked for. What is neither there nor a file is the module of
-    one of the `peers`, where it is installed.
+    `sources` has, for each path, the modules below `bitwright.compat` whose names it has; a path
+    that leads to others needs none. They are imported when a name is first asked for. What is
+    neither there nor a file is the module of one of the `peers`, where it is installed.
     """
     if not any(isinstance(one, _PathFinder) and one.package == package for one in sys.meta_path):
         # Before Python's own finders: these would load a second copy of what is in a package of
@@ -94,12 +94,13 @@ class _PathFinder(MetaPathFinder):
         if not fullname.startswith(f"{self.package}."):
             return None
         below = fullname.removeprefix(f"{self.package}.")
-        if below in self._sources:
-            is_package = any(other.startswith(f"{below}.") for other in self._sources)
-            loader = _NamesOf(self._sources[below], self._peers, below)
-            return ModuleSpec(fullname, loader, is_package=is_package)
         file = Path(sys.modules[self.package].__file__ or "").parent.joinpath(*below.split("."))
-        if file.with_suffix(".py").is_file() or (file / "__init__.py").is_file():
+        has_file = file.with_suffix(".py").is_file() or (file / "__init__.py").is_file()
+        is_package = any(other.startswith(f"{below}.") for other in self._sources)
+        if below in self._sources or (is_package and not has_file):
+            loader = _NamesOf(self._sources.get(below, ()), self._peers, below)
+            return ModuleSpec(fullname, loader, is_package=is_package)
+        if has_file:
             return None
         module = _first_installed(self._peers, below)
         if module is None:

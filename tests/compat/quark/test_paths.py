@@ -30,6 +30,9 @@ PATHS = {
     "quark.onnx.quantization.config.custom_config": "get_default_config DefaultConfigMapping "
     "U8S8_AAWS_CONFIG XINT8_CONFIG A8W8_ADAROUND_CONFIG BF16_QCONFIG BF16_MIXED_BFP16_CONFIG",
     "quark.onnx.onnx_quantizer": "ONNXQuantizer VitisONNXQuantizer",
+    "quark.onnx.quantizers.onnx_quantizer": "ONNXQuantizer ExtendedONNXQuantizer",
+    "quark.onnx.quantization.auto_search": "AutoSearch SearchSpace",
+    "quark.onnx.algorithm.finetuning.create_torch.base_qdq_quantizers": "INTQuantizer",
 }
 
 

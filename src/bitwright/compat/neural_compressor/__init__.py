@@ -35,8 +35,6 @@ _CONFIGS = (f"{_QUANTIZATION}.weight_only_configs", f"{_QUANTIZATION}.post_train
 add_paths(
     __name__,
     {
-        "adaptor": (),
-        "adaptor.ox_utils": (),
         "adaptor.ox_utils.weight_only": ("neural_compressor.weight_only",),
         "data_reader": ("onnxruntime.readers",),
         "model": ("model_wrapper",),

@@ -24,15 +24,11 @@ __getattr__ = hand_on_names(
 add_paths(
     __name__,
     {
-        "common": (),
         "common.logging": ("nncf.logger",),
         "common.logging.logger": ("nncf.logger",),
-        "common.quantization": (),
         "common.quantization.structs": ("nncf.parameters",),
         "data": ("nncf.dataset",),
         "data.dataset": ("nncf.dataset",),
-        "onnx": (),
-        "onnx.quantization": (),
         "onnx.quantization.backend_parameters": ("nncf.parameters",),
     },
     "nncf",

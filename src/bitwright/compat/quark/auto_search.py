@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any, NoReturn
 
 from bitwright.errors import RecipeError
@@ -22,7 +24,11 @@ __all__ = list(_INSTEAD)
 def __getattr__(name: str) -> Any:
     if name not in _INSTEAD:
         raise AttributeError(f"module {__name__!r} has no {name!r}")
+    return _refusal(name)
 
+
+@cache
+def _refusal(name: str) -> Callable[..., NoReturn]:
     def refuse(*arguments: Any, **settings: Any) -> NoReturn:
         raise RecipeError(f"{name} is not supported: {_INSTEAD[name]}")
 

@@ -23,7 +23,6 @@ add_paths(
     {
         "calibrate": ("quark.data_readers", *_SHARED),
         "onnx_quantizer": ("quark.onnx_quantizer",),
-        "operators": (),
         "operators.custom_ops": ("quark.library",),
         "quant_utils": _SHARED,
         "quantize": ("vai_q_onnx.static", "vai_q_onnx.runtime_functions"),
