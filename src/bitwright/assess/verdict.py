@@ -120,7 +120,9 @@ def judge_outputs(
     if 0 < samples < MIN_SAMPLES:
         opening = f"From {counted(samples, 'sample')} alone: {opening}"
     worst = max(outputs, key=_loss)
-    measures = ", ".join([_signal(worst.sqnr), *_part(worst)])
+    part = None if worst.judged is None else worst.judged.worst
+    signal = part.figure if part is not None and part.loud else worst.sqnr
+    measures = ", ".join([_signal(signal), *_part(worst)])
     agreements = [o.agreement for o in outputs if o.agreement is not None]
     answers = _ANSWERS[accuracy]
     if agreements:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -173,3 +174,22 @@ def test_judgements_are_told_in_a_line():
 
 def test_the_worst_loss_counts_most():
     assert combine_losses([np.array([0.1]), np.array([0.8])]).round(2).tolist() == [0.67]
+
+
+def test_one_loud_sample_does_not_hide_the_noise_of_the_others():
+    shape = [1, 2, 4, 4]
+    x, d = (ir.val(name, ir.DataType.FLOAT, shape) for name in "xd")
+    divided = ir.node("Div", [x, d], outputs=[ir.val("y", ir.DataType.FLOAT, shape)], name="ratio")
+    made = ir.Graph([x, d], divided.outputs, nodes=[divided], name="g", opset_imports={"": 17})
+    judge, rng = Judge(ir.Model(made, ir_version=8)), np.random.default_rng(0)
+    for number in range(8):
+        wanted = rng.standard_normal(shape) * (1e3 if number == 5 else 1)
+        judge.add({"x": wanted}, {"y": wanted}, {"y": wanted + 2.5 * rng.standard_normal(shape)})
+    found = judge.finish()
+    part = found.outputs[0].worst
+    assert part.loud == (5,)
+    assert min(p.figure for p in found.outputs[0].parts) < 0
+    assert found.loss > 0.6
+    assert found.outputs[0].losses[5] < 0.01  # of itself, it is right
+    assert found.notes[0].startswith("output 'y' is more than thirty times as large in 1 sample")
+    assert "Div 'ratio' may divide by nearly zero" in found.notes[0]

@@ -11,7 +11,7 @@ found.outputs[0].worst               # the worst part of the worst output
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from bitwright.assess.judge.kinds import Kind, OutputPart
 from bitwright.assess.judge.measures import Measure, PartErrors, open_measure
 from bitwright.assess.judge.output_parts import cut_output, find_heads
 from bitwright.assess.judge.perplexity import NextTokens, Perplexity
-from bitwright.support.wording import show_percent
+from bitwright.support.wording import counted, show_percent
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -47,6 +47,8 @@ class PartJudgement:
     """SQNR in dB, KL divergence in nats, or cosine, as the kind says."""
     losses: Floats = field(compare=False)
     """For each sample, from 0 to 1."""
+    loud: tuple[int, ...] = ()
+    """Samples too strong to be part of the figure; each is judged by itself."""
 
     @property
     def loss(self) -> float:
@@ -152,6 +154,8 @@ class Judgement:
     """Why outputs were not judged, a sentence each."""
     perplexity: Perplexity | None = None
     """Of a decoder with a cache: on the tokens of the samples."""
+    remarks: tuple[str, ...] = ()
+    """What to know of samples that are unlike the others."""
 
     @property
     def loss(self) -> float:
@@ -175,8 +179,8 @@ class Judgement:
 
     @property
     def notes(self) -> list[str]:
-        """What was not judged, and that samples are few."""
-        return [*self.left_out, *([] if self.note is None else [self.note])]
+        """What was not judged, which samples are unlike others, and that samples are few."""
+        return [*self.left_out, *self.remarks, *([] if self.note is None else [self.note])]
 
     def describe(self) -> str:
         """Return the loss of all outputs as a few words."""
@@ -275,7 +279,20 @@ class Judge:
         losses = combine_losses([output.losses for output in found])
         found.sort(key=lambda output: -output.loss)
         perplexity = self._tokens.finish()
-        return Judgement(tuple(found), losses, self._samples, tuple(left_out), perplexity)
+        remarks = tuple(text for output in found for text in self._remark_loud(output))
+        return Judgement(tuple(found), losses, self._samples, tuple(left_out), perplexity, remarks)
+
+    def _remark_loud(self, output: OutputJudgement) -> Iterator[str]:
+        numbers = sorted({number for part in output.parts for number in part.loud})
+        if numbers:
+            heads = self._heads.get(output.name)
+            divider = None if heads is None else heads.divider
+            why = "" if divider is None else f", where {divider} may divide by nearly zero"
+            yield (
+                f"output {output.name!r} is more than thirty times as large in "
+                f"{counted(len(numbers), 'sample')} (such as number {numbers[0]}) as usual{why}: "
+                "judged apart, so that the noise of the others counts"
+            )
 
 
 def combine_losses(losses: list[Floats]) -> Floats:
@@ -301,7 +318,10 @@ def _part(part: OutputPart, found: PartErrors) -> PartJudgement:
     with np.errstate(invalid="ignore"):
         # What is lost can be lost only once: errors approach 1.
         saturated = np.where(np.isinf(found.errors), 1.0, found.errors / (1 + found.errors))
-    return PartJudgement(part.kind, part.reason, part.axis, span, found.figure, np.sqrt(saturated))
+    losses = np.sqrt(saturated)
+    return PartJudgement(
+        part.kind, part.reason, part.axis, span, found.figure, losses, loud=found.loud
+    )
 
 
 def _mean(values: Floats) -> float:

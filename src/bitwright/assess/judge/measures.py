@@ -30,6 +30,9 @@ _RUN_RATIO = 10.0
 """Neighbours that differ by this factor in size are different things."""
 _SILENT = 1e-20
 """Share of the whole output's power below which a part is silence."""
+_LOUD = 1e3
+"""How many times the power of the median sample a loud one has, as a division by nearly zero makes
+it. Beside it, the noise of the others would be nothing."""
 _MIN_SCORE = 1e-3
 """Independent scores below are no detection in any benchmark: COCO's evaluation cuts there."""
 _MIN_SHARE = 0.1
@@ -54,6 +57,8 @@ class PartErrors(NamedTuple):
     """One for each sample, relative to the float part's size; infinite where it is lost."""
     figure: float
     """What the kind is measured in, over all samples: SQNR in dB, KL in nats, or cosine."""
+    loud: tuple[int, ...] = ()
+    """Samples too strong to be part of the figure; each is measured by itself."""
 
 
 class Measure(Protocol):
@@ -129,6 +134,7 @@ class _SignalMeasure:
             )
         total = signal.sum()
         power = signal.sum(axis=0)
+        usual = ~_find_loud(signal.mean(axis=1) / np.maximum(counts, 1))
         runs = [(0, power.size)]
         if counts.sum() >= _MIN_NUMBERS and power.size <= _MAX_AXIS:
             few = power.size <= _MAX_CHANNELS
@@ -136,16 +142,27 @@ class _SignalMeasure:
         found = []
         for start, stop in runs:
             width, part = stop - start, noise[:, start:stop].sum(axis=1)
-            own = float(power[start:stop].sum())
-            if own <= _SILENT * total:
+            strength, numbers = signal[:, start:stop].sum(axis=1), np.maximum(counts * width, 1)
+            own = float(power[start:stop].sum() if usual.all() else strength[usual].sum())
+            if own <= _SILENT * total and usual.all():
                 # Silence has no size of its own; noise there is measured by the rest.
                 own = float(total) * width / power.size
-            size = own / max(int(counts.sum()) * width, 1)
-            means = part / np.maximum(counts * width, 1)
-            errors = np.where(means == 0, 0.0, np.divide(means, size or np.nan))
+            size = own / max(int(counts[usual].sum()) * width, 1)
+            means, own_sizes = part / numbers, np.where(usual, size or np.nan, strength / numbers)
+            errors = np.where(means == 0, 0.0, np.divide(means, own_sizes))
             span = None if len(runs) == 1 else (start, stop)
-            found.append(PartErrors(span, _or_lost(errors), decibels(own, float(part.sum()))))
+            figure = decibels(own, float(part[usual].sum()))
+            loud = tuple(np.flatnonzero(~usual).tolist())
+            found.append(PartErrors(span, _or_lost(errors), figure, loud))
         return sorted(found, key=lambda part: part.figure)
+
+
+def _find_loud(strength: Floats) -> npt.NDArray[np.bool_]:
+    """Return which samples, of three at least, are far stronger than the median one."""
+    finite = strength[np.isfinite(strength)]
+    usual = float(np.median(finite)) if len(finite) >= 3 else 0.0
+    loud = np.isfinite(strength) & (strength > _LOUD * usual)
+    return loud if usual > 0 else np.zeros_like(loud)
 
 
 def find_runs(power: Floats) -> list[tuple[int, int]]:

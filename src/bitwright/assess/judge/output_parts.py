@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.assess.judge.kinds import OutputPart, channel_axis, choose_kind, names_scores
+from bitwright.graph.constants import is_constant
 from bitwright.graph.shapes import sizes_of
 
 Array = npt.NDArray[Any]
@@ -27,6 +28,8 @@ class Heads:
     axis: int | None = None
     sizes: tuple[int, ...] = ()
     makers: tuple[str | None, ...] = ()
+    divider: str | None = None
+    """The last node before it that divides by what it computes, and may do so by nearly zero."""
 
 
 def cut_output(
@@ -57,7 +60,23 @@ def cut_output(
 
 def find_heads(model: ir.Model) -> dict[str, Heads]:
     """Return what the graph of a float model tells of each of its outputs."""
-    return {value.name or "": _heads_of(value) for value in model.graph.outputs}
+    return {
+        value.name or "": replace(_heads_of(value), divider=_find_divider(value))
+        for value in model.graph.outputs
+    }
+
+
+def _find_divider(output: ir.Value) -> str | None:
+    reached: list[ir.Value | None] = [output]
+    for value in reached:  # which grows
+        node = None if value is None else value.producer()
+        if node is None or len(reached) > _MAX_STEPS:
+            continue
+        place = {"Div": 1, "Reciprocal": 0}.get(node.op_type)
+        if place is not None and not node.domain and not is_constant(node.inputs[place]):
+            return f"{node.op_type} {node.name!r}"
+        reached += node.inputs
+    return None
 
 
 def _heads_of(value: ir.Value) -> Heads:
