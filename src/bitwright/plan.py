@@ -21,7 +21,7 @@ from bitwright.support.arguments import check_arguments
 from bitwright.support.files import read_parsed, write_file
 from bitwright.support.frozen import frozen
 from bitwright.support.settings import convert, encode
-from bitwright.support.showing import Summarized, html_tables
+from bitwright.support.showing import Summarized
 from bitwright.support.wording import counted
 
 Role = Literal["activation", "weight", "bias"]
@@ -268,11 +268,6 @@ class QuantPlan(Summarized, msgspec.Struct, frozen=True, kw_only=True, forbid_un
             *(f"Note: {note}" for note in self.notes),
         ]
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        title, *lines = self.summary().splitlines()
-        rows = [tuple(line.split(": ", 1)) for line in lines]
-        return html_tables([(f"Plan: {title}", ("", ""), rows)])
 
     def root(self, key: str) -> str:
         """Return the entry that an entry has its parameters from, through all `same_as`."""

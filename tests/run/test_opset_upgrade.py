@@ -243,13 +243,13 @@ def test_silero_moves_with_its_nested_bodies(silero):
 def test_what_runs_only_with_fusions_is_compared_so(builders, monkeypatch):
     levels = []
 
-    def open_fused(model, *, level="all"):
+    def open_fused(model, *, level="all", providers=None):
         levels.append(level)
         if level == "disabled":
             raise ModelError("no kernel")
         return Session(model, level=level)
 
-    monkeypatch.setattr("bitwright.run.opset_upgrade.Session", open_fused)
+    monkeypatch.setattr("bitwright.run.session.Session", open_fused)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # none says that it was not compared
         assert opset_of(upgrade_opset(load_model(builders.mlp(opset=12)), 21)) == 21

@@ -11,14 +11,14 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from bitwright import load_demo, quantize
 from bitwright.errors import ModelError, TargetError
 from bitwright.graph import load_model
 from bitwright.run import Session, opening, runtime_reason
 from bitwright.run import session as sessions
-from bitwright.run.session import checked_providers
+from bitwright.run.session import checked_providers, open_plainly
 
 X = {"x": np.random.default_rng(0).standard_normal((2, 64)).astype(np.float32)}
 
@@ -327,3 +327,19 @@ def test_buffers_are_shared_where_the_runtime_finds_them_soon(size, memory_arena
 
 def test_without_providers_it_is_the_cpu():
     assert checked_providers(None) == ["CPUExecutionProvider"]
+
+
+def test_a_model_whose_kernels_are_fused_ones_is_opened_with_fusions():
+    sizes = numpy_helper.from_array(np.array([4]), "sizes")
+    nodes = [
+        helper.make_node("Cast", ["x"], ["half"], to=TensorProto.BFLOAT16),
+        helper.make_node("Expand", ["half", "sizes"], ["same"]),  # no kernel, and taken away
+        helper.make_node("Cast", ["same"], ["y"], to=TensorProto.FLOAT),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy")
+    made = helper.make_graph(nodes, "g", [x], [y], [sizes])
+    opset = [helper.make_opsetid("", 17)]
+    model = load_model(helper.make_model(made, opset_imports=opset, ir_version=8))
+    with pytest.raises(ModelError):
+        Session(model, level="disabled")
+    assert open_plainly(model).run({"x": np.ones(4, np.float32)})["y"].tolist() == [1, 1, 1, 1]

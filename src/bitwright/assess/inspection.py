@@ -20,7 +20,7 @@ from bitwright.graph.quantized_ops import (
 )
 from bitwright.graph.shapes import sizes_of
 from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, Microscaling
-from bitwright.support.showing import Summarized, html_tables
+from bitwright.support.showing import Summarized
 from bitwright.support.wording import counted, show_bytes
 
 _DEQUANTIZING = DEQUANTIZERS | ROUNDERS
@@ -91,9 +91,6 @@ class Inspection(Summarized):
                 if found
             ),
         ]
-
-    def _repr_html_(self) -> str:
-        return html_tables([(self.summary().partition("\n")[0], ("", ""), self._facts())])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as plain data."""

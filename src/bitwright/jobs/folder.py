@@ -31,7 +31,7 @@ from bitwright.jobs.weight_only.work import WINDOWS
 from bitwright.recipe import Recipe
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import replace_folder, temporary_folder_beside
-from bitwright.support.showing import Summarized, data_frame, html_tables, plain_fields
+from bitwright.support.showing import Summarized, data_frame, plain_fields
 from bitwright.support.wording import counted, show_bytes
 
 
@@ -216,19 +216,6 @@ class FolderResult(Summarized):
             for n, r in self.results.items()
         ]
         return data_frame(rows, ["model", "float_bytes", "bytes", "measured"])
-
-    def _repr_html_(self) -> str:
-        rows = [
-            (name, show_bytes(result.float_size), show_bytes(result.size), result.measured)
-            for name, result in self.results.items()
-        ]
-        rows.append(("all models", show_bytes(self.float_size), show_bytes(self.size), ""))
-        return html_tables(
-            [
-                ("Quantized folder", ("model", "float", "quantized", "against float"), rows),
-                ("Notes", ("",), [(note,) for note in self.notes]),
-            ]
-        )
 
 
 def _scale_file(model: str) -> str:

@@ -23,6 +23,7 @@ from bitwright.plan import QuantPlan
 from bitwright.prepare import prepare_exactly, read_trained
 from bitwright.recipe import Emulation, Recipe, Selection
 from bitwright.run import Session
+from bitwright.run.session import open_plainly
 from bitwright.support.logs import logged
 
 Format = Literal["qdq", "qoperator"]
@@ -123,7 +124,7 @@ def _open_reference(
 ) -> tuple[Session | None, list[str]]:
     """Return the trained model as it is, to compare with: without any fusion."""
     try:
-        return Session(model, level="disabled", providers=providers), []
+        return open_plainly(model, providers), []
     except ModelError as error:
         return None, [f"compared with float, since the trained model itself does not run: {error}"]
 

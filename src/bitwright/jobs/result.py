@@ -23,7 +23,7 @@ from bitwright.data import Sample
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 from bitwright.support.arguments import check_arguments
-from bitwright.support.showing import Summarized, data_frame, html_tables, plain_fields
+from bitwright.support.showing import Section, Summarized, data_frame, plain_fields
 from bitwright.support.wording import counted
 
 
@@ -38,6 +38,8 @@ class Result(Summarized):
     >>> result.quantized["Conv"], result.size < result.float_size / 3
     (7, True)
     """
+
+    _heading = "Quantized model"
 
     model: ir.Model = field(repr=False)
     plan: QuantPlan = field(repr=False)
@@ -153,35 +155,9 @@ class Result(Summarized):
         ]
         return data_frame(rows, columns=["node", "op", "action", "reason"])
 
-    def _repr_html_(self) -> str:
-        quantized, skipped = self.quantized, self.skipped
-        taken, left = self.plan.recipe.done_and_left
-        facts = [
-            ("Recipe", self.plan.recipe.name),
-            ("Nodes", f"{quantized.total()} {taken}, {skipped.total()} {left}"),
-            (
-                "Size",
-                f"{_show_size(self.float_size)} to {_show_size(self.size)} ({self.shrinkage})",
-            ),
-            ("Verdict", self.verdict.sentence),
-            *([("Calibrated on", self.data)] if self._calibrates else []),
-            *([] if self.coverage is None else [("Integer kernels", self.coverage.describe())]),
-            *([] if self.clock is None else [("Time", self.clock.describe())]),
-            *(("Note", note) for note in self.plan.notes),
-        ]
-        kept = [(op, str(count), reason) for (op, reason), count in skipped.most_common()]
-        return html_tables(
-            [
-                ("Quantized model", ("", ""), facts),
-                output_section(f"Against float on {self._measured_on()}", self.outputs),
-                (
-                    taken.capitalize(),
-                    ("op", "nodes"),
-                    [(o, str(n)) for o, n in quantized.most_common()],
-                ),
-                (left.capitalize(), ("op", "nodes", "because"), kept),
-            ]
-        )
+    def _sections(self) -> list[Section]:
+        """Return the errors of the outputs."""
+        return [output_section(f"Against float on {self._measured_on()}", self.outputs)]
 
     def summary(self) -> str:
         """Return what was done, in a few lines."""

@@ -13,7 +13,7 @@ from bitwright.errors import ModelError
 from bitwright.graph.opsets import convert_opset
 from bitwright.graph.tensors import serialized_size
 from bitwright.graph.versions import opset_of
-from bitwright.run.session import Session
+from bitwright.run.session import open_plainly
 
 COMPARE_LIMIT = 2_000_000_000
 """Bytes above which a model is not run twice to compare: that would need as much memory."""
@@ -64,10 +64,7 @@ def _compare(
 
 def _run_plainly(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
     """Run unoptimized, so that a difference is the conversion's, where the runtime can do that."""
-    try:
-        return Session(model, level="disabled").run(feeds)
-    except ModelError:  # of some operators there are kernels in fused form only
-        return Session(model).run(feeds)
+    return open_plainly(model).run(feeds)
 
 
 def _close(expected: Any, got: Any) -> bool:

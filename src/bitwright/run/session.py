@@ -106,6 +106,19 @@ def _holds_objects(array: Any) -> bool:
     return np.asarray(array).dtype.kind in "OSU"
 
 
+def open_plainly(
+    model: ir.Model | str | os.PathLike[str], providers: Sequence[str] | None = None
+) -> Session:
+    """Open a model without optimizations, which computes as it is written, where that is possible.
+
+    Of some operators the runtime has kernels in fused form only.
+    """
+    try:
+        return Session(model, level="disabled", providers=providers)
+    except ModelError:
+        return Session(model, providers=providers)
+
+
 def checked_providers(providers: Sequence[str] | None) -> list[str]:
     """Return the execution providers to use, or say which of them cannot be."""
     if providers is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bitwright.errors import MissingPackageError
 from bitwright.support.wording import printable
@@ -30,6 +30,8 @@ class Summarized:
     """
 
     __slots__ = ()
+    _heading: ClassVar[str] = ""
+    """What stands above the summary in a notebook."""
 
     def summary(self) -> str:
         """Return what it is, in a few lines."""
@@ -40,6 +42,15 @@ class Summarized:
 
     def __str__(self) -> str:
         return "\n".join(map(printable, self.summary().split("\n")))
+
+    def _sections(self) -> list[Section]:
+        """Return what a notebook shows below the summary."""
+        return []
+
+    def _repr_html_(self) -> str:
+        lines = [line.partition(": ") for line in str(self).split("\n")]
+        facts = [(name, text) if mark else ("", name) for name, mark, text in lines]
+        return html_tables([(self._heading, ("", ""), facts), *self._sections()])
 
 
 # Everything inherits its colours; rules are half transparent, so that they show on every theme.

@@ -18,6 +18,7 @@ from onnx.helper import set_model_props
 from bitwright.errors import ModelError
 from bitwright.graph import fingerprint, load_model
 from bitwright.run import Session
+from bitwright.run.session import open_plainly
 from bitwright.support.array_types import Array
 from bitwright.support.files import write_file
 from bitwright.support.store import to_bytes
@@ -35,7 +36,7 @@ _EXACT = 1e-6
 def keep_golden(path: Path, samples: Sequence[Mapping[str, Array]]) -> int:
     """Store samples and the answers to them in a model's file; return how many fit into 1 MB."""
     model = load_model(path)
-    session, plain = Session(path), Session(path, level="disabled")
+    session, plain = Session(path), open_plainly(path)
     arrays: dict[str, Array] = {}
     rounding: dict[str, float] = {}
     facts = {"weights": fingerprint(model, weights=True), "runtime": ort.__version__}

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from bitwright.support.showing import Summarized, data_frame, html_tables, plain_fields
+from bitwright.support.showing import Section, Summarized, data_frame, plain_fields
 from bitwright.support.wording import counted
 
 Engine = Literal["onnxruntime", "onnxruntime-genai"]
@@ -159,10 +159,11 @@ class GenerationBenchmark(Summarized):
         ]
         return "\n".join([*lines, f"Measured: {self.detail}"])
 
-    def _repr_html_(self) -> str:
+    def _sections(self) -> list[Section]:
+        """Return the figures in a table."""
         columns = ("model", "prefill, tokens/s", "decoding, tokens/s", "MB")
         rows = [
             (m.name, m.prefill.describe(), m.decode.describe(), f"{m.size / 1e6:.2f}")
             for m in self.models
         ]
-        return html_tables([("Tokens in a second", columns, rows)], footnote=self.detail)
+        return [("Tokens in a second", columns, rows)]

@@ -10,7 +10,7 @@ import numpy as np
 
 from bitwright.assess.bench.profile import NodeTime, Profile
 from bitwright.assess.clock import Clock
-from bitwright.support.showing import Summarized, data_frame, html_tables, plain_fields
+from bitwright.support.showing import Section, Summarized, data_frame, plain_fields
 from bitwright.support.wording import counted
 
 _MIN_SHARE = 0.01
@@ -208,7 +208,8 @@ class Benchmark(Summarized):
             )
         return "\n".join([*lines, f"Measured: {self.detail}"])
 
-    def _repr_html_(self) -> str:
+    def _sections(self) -> list[Section]:
+        """Return the figures in a table."""
         beside = f"time / {self.yardstick}"
         columns = ("model", "median, ms", "90 %, ms", "samples/s", "MB", beside)
         rows = [
@@ -225,7 +226,7 @@ class Benchmark(Summarized):
             )
             for model in self.models
         ]
-        return html_tables([("Benchmark", columns, rows)], footnote=self.detail)
+        return [("Benchmark", columns, rows)]
 
 
 def _why(node: NodeTime, was: NodeTime) -> str:

@@ -10,7 +10,7 @@ from bitwright.assess.judge import Judgement
 from bitwright.assess.outputs import OutputComparison, output_section
 from bitwright.assess.rendering import show_decibels
 from bitwright.support.arguments import check_arguments
-from bitwright.support.showing import Summarized, data_frame, html_tables, plain_fields
+from bitwright.support.showing import Section, Summarized, data_frame, plain_fields
 from bitwright.support.wording import counted
 
 
@@ -155,18 +155,17 @@ class Comparison(Summarized):
             "tensors": [asdict(tensor) for tensor in self.tensors.values()],
         }
 
-    def _repr_html_(self) -> str:
+    def _sections(self) -> list[Section]:
+        """Return the errors of the outputs, and the nodes that lose most."""
         worst = [
             (n.name, n.op, *map(show_decibels, (n.channel_sqnr, n.local_sqnr, n.sqnr)))
             for n in self.worst()
         ]
         columns = ("node", "op", "alone by channel, dB", "alone, dB", "accumulated, dB")
-        return html_tables(
-            [
-                output_section(f"Against float on {counted(self.samples, 'sample')}", self.outputs),
-                ("Nodes that lose most", columns, worst),
-            ]
-        )
+        return [
+            output_section(f"Against float on {counted(self.samples, 'sample')}", self.outputs),
+            ("Nodes that lose most", columns, worst),
+        ]
 
     def to_pandas(self) -> Any:
         """Return the nodes as a pandas DataFrame."""

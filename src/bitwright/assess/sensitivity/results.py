@@ -13,7 +13,7 @@ from bitwright.assess.rendering import show_decibels
 from bitwright.assess.sums import decibels
 from bitwright.errors import PlanError
 from bitwright.plan import FALLBACK_NAMES, Fallback, QuantPlan
-from bitwright.support.showing import Summarized, data_frame, html_tables, plain_fields
+from bitwright.support.showing import Section, Summarized, data_frame, plain_fields
 from bitwright.support.wording import counted
 
 
@@ -215,13 +215,14 @@ class Sensitivity(Summarized):
         ]
         return "\n".join([head + counted(self.samples, "sample"), *lines])
 
-    def _repr_html_(self) -> str:
+    def _sections(self) -> list[Section]:
+        """Return the figures in a table."""
         rows = [
             (n.name, n.op, show_decibels(n.alone_sqnr), show_decibels(n.without_sqnr))
             for n in self.ranking[:10]
         ]
         columns = ("node", "op", "alone, dB", "all others, dB")
-        return html_tables([("The most sensitive nodes", columns, rows)], self.summary(0))
+        return [("The most sensitive nodes", columns, rows)]
 
     def to_pandas(self) -> Any:
         """Return the ranking as a pandas DataFrame."""
