@@ -431,8 +431,11 @@ def _look_at_tensors(
         unit = node.nodes or (node.name,)
         found = [one for name in unit for one in encodings.get(name, ())]
         found = found or planned.get(node.name, [])
-        facts = _facts_of(made.get(node.name), known.get(node.output))
-        nodes.append(ReportNode(measured=node, tensors=views.keys_of(found), facts=facts))
+        output = known.get(node.output)
+        facts = _facts_of(made.get(node.name), output)
+        sizes = output is not None and output.dtype == ir.DataType.INT64
+        drawn = views.keys_of(found)
+        nodes.append(ReportNode(measured=node, tensors=drawn, facts=facts, sizes=sizes))
     return nodes, views
 
 

@@ -437,6 +437,18 @@ def test_long_names_break_where_their_parts_end_and_are_copied_whole(browser):
     assert browser.js(f"{every}.every(c => c.scrollWidth <= c.clientWidth)")
 
 
+def test_nodes_that_work_out_sizes_are_drawn_around_a_node_only_if_asked_for(browser):
+    given = network(60)
+    [chosen] = given.most_sensitive()[:1]
+    other = chosen - 2
+    nodes = [replace(n, sizes=place == other) for place, n in enumerate(given.nodes)]
+    browser.open(replace(given, nodes=nodes))
+    shown = units(browser)
+    assert str(chosen) in shown and str(other) not in shown
+    browser.one("#graph-part option[value=far]").click()
+    browser.wait(lambda: str(other) in units(browser))
+
+
 def test_a_click_in_the_graph_selects_a_node_and_its_neighbours(browser, small):
     units(browser.open(small))
     target = small.nodes[24].measured  # an Add, which reads two

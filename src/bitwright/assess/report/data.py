@@ -66,13 +66,11 @@ def _nodes(subject: ReportSubject, keys: Mapping[str, int]) -> list[dict[str, An
 
 
 def _node(node: ReportNode, keys: Mapping[str, int], regained: float | None) -> dict[str, Any]:
-    measured = node.measured
+    said = ("name", "op", "depth", "reason", "unmeasured", "output", "reads")
     errors = {"error": "max_error", "energy": "local_sqnr"}
     return {
-        **plain_fields(measured, "name", "op", "depth", "reason", "unmeasured", "output", "reads"),
-        **_figures(measured, "sqnr", "cosine", "saturated", "used", **errors),
-        **_figures(node, "alone"),
-        "quantized": node.quantized,
+        **_fields(node.measured, *said, "sqnr", "cosine", "saturated", "used", **errors),
+        **_fields(node, "alone", "quantized", "sizes"),
         "file": _in_file(node),
         "facts": [list(fact) for fact in node.facts],
         "regained": _number(regained),
@@ -97,15 +95,15 @@ def _sensitivity(subject: ReportSubject) -> dict[str, Any] | None:
         "measured": len(found.nodes),
         "proposal": {
             "sentence": proposal.describe(),
-            **plain_fields(proposal, "nodes", "to"),
-            **_figures(proposal, "regained", "sqnr_before", "sqnr"),
+            **_fields(proposal, "nodes", "to", "regained", "sqnr_before", "sqnr"),
             "plan": fix.plan_name if proposal.nodes else None,
         },
         "ranking": [
             {
-                **plain_fields(node, "name", "op"),
                 "place": places.get(node.name),
-                **_figures(node, "regained", alone="alone_sqnr", without="without_sqnr"),
+                **_fields(
+                    node, "name", "op", "regained", alone="alone_sqnr", without="without_sqnr"
+                ),
             }
             for node in found.ranking[:_MAX_RANKED]
         ],
@@ -113,9 +111,8 @@ def _sensitivity(subject: ReportSubject) -> dict[str, Any] | None:
 
 
 def _output(output: OutputComparison) -> dict[str, Any]:
-    errors = {"error": "largest_error", "agreement": "agreement"}
-    figures = _figures(output, "sqnr", "cosine", **errors)
-    return {"name": output.name, **figures, "judged": _judged(output.judged)}
+    figures = _fields(output, "name", "sqnr", "cosine", "agreement", error="largest_error")
+    return {**figures, "judged": _judged(output.judged)}
 
 
 def _judged(judged: OutputJudgement | None) -> dict[str, Any] | None:
@@ -128,7 +125,7 @@ def _judged(judged: OutputJudgement | None) -> dict[str, Any] | None:
         "part": None if part.span is None else part.where,
         "figure": part.show_figure(),
         "loss": _number(judged.loss),
-        "interval": None if interval is None else [_number(interval.low), _number(interval.high)],
+        "interval": None if interval is None else _rounded([interval.low, interval.high]),
     }
 
 
@@ -200,22 +197,19 @@ def _plan(plan: QuantPlan | None) -> dict[str, Any] | None:
     }
 
 
-def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values whose numbers JSON can hold, single ones and pairs."""
-    return {
-        name: [_number(each) for each in value]
-        if isinstance(value, tuple)
-        else _number(value)
-        if isinstance(value, float)
-        else value
-        for name, value in values.items()
-    }
+def _fields(value: object, *names: str, **renamed: str) -> dict[str, Any]:
+    """Return attributes of a value, their numbers as JSON can hold them."""
+    found: dict[str, Any] = _rounded(plain_fields(value, *names, **renamed))
+    return found
 
 
-def _figures(value: object, *names: str, **renamed: str) -> dict[str, Any]:
-    """Return attributes of a value that are numbers, as JSON can hold them."""
-    found = plain_fields(value, *names, **renamed)
-    return {name: _number(figure) for name, figure in found.items()}
+def _rounded(value: Any) -> Any:
+    """Return plain data whose numbers JSON can hold."""
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(each) for each in value]
+    return _number(value) if isinstance(value, float) else value
 
 
 def _number(value: float | None) -> float | str | None:
@@ -269,12 +263,8 @@ def _point(point: Mapping[str, Any], purpose: str) -> dict[str, Any]:
 def _drop(measured: Mapping[str, Any]) -> dict[str, Any]:
     interval: Sequence[float] | None = measured["interval"]
     text = _ABSENT if interval is None else f"{interval[0]:.3g} to {interval[1]:.3g}"
-    return {
-        "drop": measured["drop"],
-        "interval": None if interval is None else list(interval),
-        "interval_text": text,
-        "samples": measured["samples"],
-    }
+    kept = {name: measured[name] for name in ("drop", "samples")}
+    return kept | {"interval": interval and list(interval), "interval_text": text}
 
 
 def _sentence(found: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:

@@ -39,6 +39,8 @@ class ReportNode:
 
     facts: Sequence[tuple[str, str]] = ()
     """(name, value) of what the float model says of it: the shape of its result, attributes."""
+    sizes: bool = False
+    """Whether it works out sizes or indices, which are shown around a node only if asked for."""
 
     @property
     def alone(self) -> float | None:

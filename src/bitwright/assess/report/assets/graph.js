@@ -35,13 +35,14 @@ function groupNodes(nodes, most) {
   });
 }
 
-/** Returns the nodes that are reached in the fewest steps, either way along the edges. */
-function nodesAround(place, nodes, readers, most) {
+/** Returns the nodes that are reached in the fewest steps, either way along the edges; those that work out sizes and
+ * indices only if asked for. */
+function nodesAround(place, nodes, readers, most, withSizes) {
   const found = new Set([place]);
   for (const at of found) {
     for (const next of [...nodes[at].reads, ...readers[at]]) {
       if (found.size >= most) return [...found].sort((a, b) => a - b);
-      found.add(next);
+      if (withSizes || !nodes[next].sizes) found.add(next);
     }
   }
   return [...found].sort((a, b) => a - b);
@@ -106,7 +107,7 @@ function makeGraph(section, nodes, readers, library, choose) {
       });
     }
     const shown = part.value === "all" ? nodes.map((node) => node.place)
-      : nodesAround(chosen, nodes, readers, part.value === "near" ? GRAPH.near : GRAPH.far);
+      : nodesAround(chosen, nodes, readers, part.value === "near" ? GRAPH.near : GRAPH.far, part.value === "far");
     return shown.map((place) => {
       const node = nodes[place], worth = node[colour.value];
       const state = node.quantized ? (worth === null ? "" : ` · ${decibels(worth)} dB`) : " · float";
