@@ -39,25 +39,23 @@ class Answer(NamedTuple):
     outputs: dict[str, Array]
 
 
-class OpenPart:
+class OpenPart(Session):
     """A part in the runtime: opened once, run on any number of samples."""
 
     def __init__(self, part: PartModel, providers: Sequence[str] | None) -> None:
         # Beyond "extended" come layouts for speed, which many nodes pay for when the model is
         # opened. A node that is float here stays so: between integers, the runtime would round its
         # weights.
-        self._session = Session(
-            part.source.model, level="extended", providers=providers, float_weights=True
-        )
+        model = part.source.model
+        super().__init__(model, level="extended", providers=providers, float_weights=True)
         self._part = part
-        self.read = frozenset(self._session.inputs)
 
-    def run(self, tensors: Mapping[str, Array]) -> Answer:
+    def answer(self, tensors: Mapping[str, Array]) -> Answer:
         """Return what it gives to later parts, and the outputs that it makes."""
         passing, outputs = self._part.passing, self._part.outputs
         if not passing and not outputs:
             return Answer({}, {})
-        values = self._session.run({name: tensors[name] for name in self.read})
+        values = self.run({name: tensors[name] for name in self.inputs})
         return Answer(
             {name: values[made] for name, made in passing.items()},
             {name: values[made] for name, made in outputs.items()},
@@ -85,7 +83,7 @@ class PartChain:
             self._opened = [OpenPart(part, providers) for part in self._parts]
         answer = Answer(dict(sample), {})
         for part in self._opened:
-            found = part.run(answer.tensors)
+            found = part.answer(answer.tensors)
             answer.tensors.update(found.tensors)
             answer.outputs.update(found.outputs)
         return answer
@@ -95,8 +93,8 @@ class PartChain:
         assert self._opened is not None
         changed, outputs = dict[str, Array](), dict(answer.outputs)
         for place, part in enumerate(self._opened):
-            if place in own or not changed.keys().isdisjoint(part.read):
-                found = own.get(place, part).run(ChainMap(changed, answer.tensors))
+            if place in own or not changed.keys().isdisjoint(part.inputs):
+                found = own.get(place, part).answer(ChainMap(changed, answer.tensors))
                 changed.update(found.tensors)
                 outputs.update(found.outputs)
         return outputs

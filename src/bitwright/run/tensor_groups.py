@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -21,18 +21,6 @@ from bitwright.run.session import Level, Session
 from bitwright.support.array_types import Array
 
 Feeds = Mapping[str, Array]
-
-
-class _OpenSession(NamedTuple):
-    """A session over some tensors, and the output that each of them is found under."""
-
-    session: Session
-    outputs: dict[str, str]
-
-    def run(self, feeds: Feeds) -> dict[str, Array]:
-        wanted = {name: feeds[name] for name in self.session.inputs if name in feeds}
-        found = self.session.run(wanted, list(self.outputs.values()))
-        return {tensor: found[output] for tensor, output in self.outputs.items()}
 
 
 class SessionRunner:
@@ -73,7 +61,7 @@ class SessionRunner:
         self._bundles = [*bundles, *((name,) for name in self._computed if name not in bundled)]
         self._safe = -1  # bytes of input up to which the groups are known to fit
         self._groups: list[tuple[str, ...]] = []
-        self._sessions: dict[tuple[str, ...], _OpenSession] = {}
+        self._sessions: dict[tuple[str, ...], Callable[[Feeds], dict[str, Array]]] = {}
 
     def groups(self, feeds: Feeds) -> Sequence[tuple[str, ...]]:
         """Return the groups for this sample; one much larger than those before cuts anew."""
@@ -98,7 +86,7 @@ class SessionRunner:
         if computed:
             if group not in self._sessions:
                 self._sessions[group] = self._open(self._expose(computed))
-            values.update(self._sessions[group].run(feeds))
+            values.update(self._sessions[group](feeds))
         return values
 
     def _expose(self, computed: list[str]) -> Exposed:
@@ -163,10 +151,11 @@ class SessionRunner:
             append_node(model.graph, "Size", [exposed[output]], size, None)
             model.graph.outputs.append(size)
             outputs[name] = f"bitwright/size/{index}"
-        sizes = self._open(Exposed(model, outputs)).run(feeds)
+        sizes = self._open(Exposed(model, outputs))(feeds)
         return {name: int(size) for name, size in sizes.items()}
 
-    def _open(self, exposed: Exposed) -> _OpenSession:
+    def _open(self, exposed: Exposed) -> Callable[[Feeds], dict[str, Array]]:
+        """Return what gives the exposed tensors under their own names."""
         try:
             session = Session(exposed.model, level=self._level, providers=self._providers)
         except ModelError:
@@ -174,7 +163,13 @@ class SessionRunner:
             if self._level not in ("extended", "all"):
                 raise
             session = Session(exposed.model, level="basic", providers=self._providers)
-        return _OpenSession(session, exposed.outputs)
+
+        def run(feeds: Feeds) -> dict[str, Array]:
+            given = {name: feeds[name] for name in session.inputs if name in feeds}
+            found = session.run(given, list(exposed.outputs.values()))
+            return {tensor: found[output] for tensor, output in exposed.outputs.items()}
+
+        return run
 
 
 def _may_be(shape: ir.Shape | None, fed: tuple[int, ...]) -> bool:
