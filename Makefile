@@ -42,10 +42,9 @@ mutants: $(STAMP)
 coverage: $(STAMP)
 	$(BIN)/pytest -m "not slow" -n auto --dist worksteal --cov --cov-report=html --cov-report=term:skip-covered
 
-# Tables of the documentation that come from the code: fields of recipes, public names.
+# Pages of the documentation that come from the code: fields, options, commands, rules, public names.
 guides: $(STAMP)
-	$(BIN)/python scripts/write_recipe_page.py
-	$(BIN)/python scripts/write_api_page.py
+	for page in recipe options commands rules api; do $(BIN)/python scripts/write_$${page}_page.py || exit 1; done
 
 # The website, in an environment of its own; what it links to and shows is checked, a warning is an error.
 DOCS_VENV ?= build/docs-venv
@@ -63,7 +62,7 @@ docs: $(DOCS_STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/calibration.py
 
-# Two hours: every other tool that installs, each in an environment of its own under build/peers, and docs/results.md.
+# Two hours: every other tool that installs, each in an environment of its own under build/peers, and docs/reference/results.md.
 # It goes on where it was stopped.
 bench-peers: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/peers.py run

@@ -1,7 +1,7 @@
 """Every peer beside us on the models of `accuracy.py`, each tool in an environment of its own.
 
     python benchmarks/peers.py run      what is missing: environments, quantized models, figures
-    python benchmarks/peers.py table    docs/results.md from the figures
+    python benchmarks/peers.py table    docs/reference/results.md from the figures
 
 Environments are made from the pinned files of `benchmarks/requirements`. Everything stays under
 `build/peers`, a file for each tool and model, and a run that was stopped goes on where it was;
@@ -46,7 +46,7 @@ from measure import HERE
 from peers_page import TOOLS, write_page
 
 BUILD = HERE.parent / "build" / "peers"
-PAGE = HERE.parent / "docs" / "results.md"
+PAGE = HERE.parent / "docs" / "reference" / "results.md"
 KEPT = HERE / "peers.jsonl.gz"
 REQUIREMENTS = HERE / "requirements"
 CHEAP_FIRST = (

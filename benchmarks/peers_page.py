@@ -252,7 +252,7 @@ kept there is measured again by all tools.
   profile of one run at its default optimization: not what the file says, but what is run.
 * **Latency**: CPU time of one thread for one sample, in turn with the float model as it came, which
   is 1, in parentheses the 10th and the 90th percentile of the turns. The [prepared float
-  model](assess.md#time), which users of ours have anyway, takes less than that one: these ratios
+  model](../assess.md#time), which users of ours have anyway, takes less than that one: these ratios
   compare tools, and say too much of what integers gain.
 * **CPU time** and **memory** (peak resident size): of the process that quantizes, from its start.
 

@@ -19,9 +19,11 @@ def test_the_version_stands_in_one_place():
 
 
 def test_links_of_the_readme_are_absolute_on_the_package_page():
-    [rule] = METADATA["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    shown = re.sub(rule["pattern"], rule["replacement"], text)
+    rules = METADATA["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]
+    shown = (ROOT / "README.md").read_text(encoding="utf-8")
+    for rule in rules:
+        shown = re.sub(rule["pattern"], rule["replacement"], shown)
+    assert "/raw/main/docs/images/front.png)" in shown
     links = re.findall(r"\]\(([^)]+)\)", shown)
     assert len(links) > 10
     assert all(link.startswith(("https://", "#")) for link in links)
@@ -40,11 +42,26 @@ def test_addresses_are_those_of_the_package_page():
     pages = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert f"site_url: {site}\n" in pages and f"link: {repository}," in pages
     assert "repo_url:" not in pages  # pages that have one ask another host for its facts
-    [rule] = METADATA["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]
-    assert rule["replacement"].startswith(f"]({repository}/blob/main/")
+    rules = METADATA["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]
+    places = [rule["replacement"].partition("](")[2] for rule in rules]
+    assert places == [f"{repository}/raw/main/\\2)", f"{repository}/blob/main/\\1)"]
     template = ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml"
     [link] = yaml.safe_load(template.read_text(encoding="utf-8"))["contact_links"]
     assert link["url"].startswith(repository)
+
+
+def test_the_citation_and_the_conda_recipe_are_of_this_version_and_its_requirements():
+    import yaml
+
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == bitwright.__version__
+    assert citation["repository-code"] == PROJECT["urls"]["Repository"]
+    text = (ROOT / "conda" / "meta.yaml").read_text(encoding="utf-8")
+    assert f'{{% set version = "{bitwright.__version__}" %}}' in text
+    recipe = yaml.safe_load(re.sub(r"{%.*%}", "", text).replace("{{", "").replace("}}", ""))
+    named = {line.replace(" ", "").replace("-", "_") for line in recipe["requirements"]["run"]}
+    wanted = {one.replace("-", "_") for one in PROJECT["dependencies"]}
+    assert named == wanted | {f"python{PROJECT['requires-python']}"}
 
 
 def test_an_installation_without_extras_has_nothing_that_only_some_need():

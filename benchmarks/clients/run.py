@@ -5,7 +5,7 @@
     python benchmarks/clients/run.py --peers peers nncf     scripts whose name holds a word
 
 Each script runs under `python -m bitwright.compat run --side-by-side`, in a folder with two models
-and samples. `--page docs/clients.md` writes the table of all into the page.
+and samples. `--page docs/reference/clients.md` writes the table of all into the page.
 """
 
 from __future__ import annotations

@@ -52,6 +52,12 @@ def test_a_plan_that_is_no_plan_is_refused(run, model, tmp_path, out):
     assert not out.exists()
 
 
+def test_a_plan_behind_its_model_is_told_by_the_right_order(run, model, tmp_path, out):
+    answer = run("apply", model, tmp_path / "plan.json", "-o", out)
+    assert answer.code == 2
+    assert f"the plan comes first, then the model: bitwright apply {tmp_path}" in answer.err
+
+
 def test_options_about_data_need_data(run, model, data, tmp_path, out):
     answer = run("apply", tmp_path / "p.json", model, "-o", out, "--limit", 3)
     assert answer.code == 2

@@ -117,6 +117,8 @@ def test_nested_fields_lists_and_tables():
             "unknown method 'percentil' in 'ranges'. Did you mean 'percentile'?",
         ),
         ("ranges.percentle=9", "unknown option 'percentle' in 'ranges'"),
+        ("percentile=99", "unknown option 'percentile'. Did you mean 'ranges.percentile' or"),
+        ("alpha=0.5", "Did you mean 'smooth.alpha'?"),
         ("activation=int9", "int9"),
         ("per_channel=maybe", "per_channel"),
         ("per_channel", "not KEY=VALUE"),

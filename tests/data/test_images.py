@@ -338,3 +338,33 @@ def test_missing_pillow_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(MissingPackageError, match=r"pip install 'bitwright\[images\]'"):
         open_data(tmp_path, [NCHW])
+
+
+OPEN = InputSpec("x", F32, (None, 3, None, None))
+
+
+def test_images_of_one_size_keep_it_where_the_model_leaves_it_open(tmp_path):
+    for index in range(3):
+        picture(6, 10, index).save(tmp_path / f"{index}.png")
+    samples = open_data(tmp_path, [OPEN], transform="mean=0.5,std=0.5")
+    assert {sample["x"].shape for sample in samples} == {(1, 3, 6, 10)}
+    assert samples.description.endswith("(3 images), at their own size 6x10")
+    expected = (np.asarray(picture(6, 10, 0)) / 255 - 0.5) / 0.5
+    first = next(iter(samples))["x"][0].transpose(1, 2, 0)
+    np.testing.assert_allclose(first, expected, atol=1e-6)
+
+
+def test_the_size_of_a_photograph_is_that_of_the_upright_image(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter turn
+    picture(6, 10).save(tmp_path / "lying.jpg", exif=exif)
+    picture(10, 6).save(tmp_path / "upright.png")
+    assert {one["x"].shape for one in open_data(tmp_path, [OPEN])} == {(1, 3, 10, 6)}
+
+
+def test_images_of_several_sizes_need_one_where_the_model_leaves_it_open(tmp_path):
+    picture(6, 10).save(tmp_path / "a.png")
+    picture(6, 11).save(tmp_path / "b.png")
+    with pytest.raises(DataError, match="leaves the size of images open"):
+        list(open_data(tmp_path, [OPEN]))
+    assert only(open_data([picture(6, 10)], [OPEN])).shape == (1, 3, 6, 10)

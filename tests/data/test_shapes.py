@@ -35,3 +35,18 @@ def test_a_size_of_zero_stays_a_size():
 def test_shapes_that_cannot_be_are_refused(shapes):
     with pytest.raises(DataError, match=r"no dimension symbol|negative size|2 shapes"):
         fix_shapes([IMAGE], shapes)
+
+
+@pytest.mark.parametrize("first", [None, 1, "batch"])
+def test_batch_is_the_first_dimension_whether_or_not_it_has_a_name(first):
+    image = InputSpec("image", np.dtype("float32"), (first, 3, None, None))
+    rate = InputSpec("rate", np.dtype("int64"), ())
+    (fixed, same), _ = fix_shapes([image, rate], {"batch": 1})
+    assert fixed.shape == (1, 3, None, None)
+    assert same == rate
+
+
+def test_a_batch_of_another_size_is_refused():
+    image = InputSpec("image", np.dtype("float32"), (4, 3, 8, 8))
+    with pytest.raises(DataError, match="'batch', which is no dimension symbol"):
+        fix_shapes([image], {"batch": 1})

@@ -13,6 +13,8 @@ import typer
 from support.folders import make_folder
 from support.language_models import make_decoder
 from support.models import make_transformer
+from support.real_folder import make_real_folder, make_real_workplace
+from support.shown_output import plain, run_page
 
 import bitwright
 from bitwright.cli import main
@@ -53,19 +55,44 @@ def workplace(tmp_path, monkeypatch):
     return tmp_path
 
 
-def is_slow(page):
-    return page.parent.name == "tutorials" or page.name in ("assess.md", "targets.md", "npu.md")
-
-
+TUTORIALS = [page for page in PAGES if page.parent.name == "tutorials"]
+SLOW = ("assess.md", "targets.md", "npu.md")
 EXAMPLES = [
-    pytest.param(page, marks=pytest.mark.slow if is_slow(page) else (), id=name_of(page))
+    pytest.param(page, marks=pytest.mark.slow if page.name in SLOW else (), id=name_of(page))
     for page in PAGES
-    if blocks(page)
+    if page not in TUTORIALS and blocks(page)
 ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", TUTORIALS, ids=name_of)
+def test_a_tutorial_runs_on_real_models_and_prints_what_it_shows(page, tmp_path):
+    make_real_folder(tmp_path)
+    make_folder(tmp_path / "exported")
+    shown = page.read_text(encoding="utf-8")
+    assert plain(run_page(shown, tmp_path)) == plain(shown)
+
+
+def test_every_tutorial_shows_what_its_commands_print():
+    for page in TUTORIALS:
+        kinds = [language for language, _ in blocks(page)]
+        assert "text" in kinds, page
+        assert {"bash", "python"} & {*kinds}, page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [PAGES[0], ROOT / "docs" / "index.md"], ids=name_of)
+def test_the_first_pages_run_on_a_real_model(page, workplace, capsys):
+    make_real_workplace(workplace)
+    run_blocks(page, capsys)
 
 
 @pytest.mark.parametrize("page", EXAMPLES)
 def test_the_examples_run_in_the_order_they_are_read(page, workplace, capsys):
+    run_blocks(page, capsys)
+
+
+def run_blocks(page, capsys):
     names = {"__name__": "__example__"}
     for language, code in blocks(page):
         if language == "python":
@@ -147,15 +174,18 @@ def test_every_page_is_found_from_the_first():
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES[1:] if not page.name.startswith("from-")],
+    [page for page in PAGES[1:] if page.parent.name != "reference" and page.name[:5] != "from-"],
     ids=name_of,
 )
 def test_every_option_that_is_named_is_one_of_the_command(page):
     app = typer.main.get_command(_make_app())
     parameters = [p for command in (app, *app.commands.values()) for p in command.params]
-    known = {name for p in parameters for name in (*p.opts, *p.secondary_opts)}
-    # A benchmark has options of its own, and so has Ray.
-    others = r"`python [^`]*`|^ray .*$|^ .*python benchmarks/.*$"
+    known = {"--as", "--side-by-side"}  # of python -m bitwright.compat
+    known |= {name for p in parameters for name in (*p.opts, *p.secondary_opts)}
+    # Benchmarks and other programs have options of their own.
+    others = (
+        r"`(?:python|pip|uvx?|pipx|conda) [^`]*`|^\$ (?!bitwright).*$|^ .*python benchmarks/.*$"
+    )
     text = re.sub(others, "", page.read_text(encoding="utf-8"), flags=re.M)
     named = re.findall(r"(?<![\w-])--[a-z][\w-]*", text)
     assert set(named) <= known

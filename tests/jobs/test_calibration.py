@@ -93,3 +93,7 @@ def test_sketches_of_fewer_tensors_serve_what_they_suffice_for(tmp_path):
     assert bitwright.make_plan(model, recipe=convolutions, **options).tensors == plan.tensors
     with pytest.raises(DataError, match=r"no sketch of .* \(\d+ missing\).*delete the file"):
         bitwright.make_plan(model, recipe=Recipe(), **options)
+
+
+def test_as_much_random_data_calibrates_as_is_asked_for():
+    assert bitwright.quantize(MODEL, data=RandomData(count=8), recipe="int8").data.startswith("8 ")

@@ -10,6 +10,7 @@ from bitwright import load_recipe
 from bitwright.errors import TargetError
 from bitwright.recipe import LimitDetails, Recipe, named_recipe
 from bitwright.recipe.emulate import with_new_places
+from bitwright.recipe.host import with_standard_purpose
 from bitwright.targets import NPU_CNN, TARGETS, find_target
 
 MOVED = json.loads((Path(__file__).parent / "moved_targets.json").read_text())
@@ -67,3 +68,12 @@ def test_the_npu_plans_what_it_did_before_its_limits_were_data():
     assert tensors == MOVED["npu-cnn"]["tensors"]
     actions = {name: node.action for name, node in plan.nodes.items()}
     assert actions == MOVED["npu-cnn"]["actions"]
+
+
+@pytest.mark.parametrize(
+    ("name", "cpu"),
+    [("web", "wasm-simd"), ("wasm", "wasm-simd"), ("mobile", "arm-dot"), ("cpu-any", "x86-avx2")],
+)
+def test_targets_that_people_name_are_placed_by_the_costs_of_their_cpus(name, cpu):
+    recipe = with_standard_purpose(Recipe(), name)
+    assert (recipe.place.purpose, recipe.place.cpu) == ("balanced", cpu)

@@ -41,6 +41,10 @@ def apply_command(
 
     A plan with fine_tune lets its weights learn here, from --data.
     """
+    if plan.suffix == ".onnx" and model.suffix == ".json":
+        raise typer.BadParameter(
+            f"the plan comes first, then the model: bitwright apply {model} {plan}"
+        )
     for name, given in (("--transform", samples.transform), ("--limit", samples.limit)):
         if given is not None and samples.data is None:
             raise typer.BadParameter(f"{name} goes with --data only")

@@ -25,6 +25,13 @@ _SECTIONS: dict[str, dict[str, Any]] = {
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
     if field.name not in _METHOD_FIELDS  # whose fields depend on the method
 }
+_METHOD_OPTIONS = {
+    f"{field.name}.{option}"
+    for field in msgspec.structs.fields(Recipe)
+    if field.name in _METHOD_FIELDS
+    for method in alternatives(field.type)
+    for option in getattr(method, "__struct_fields__", ())
+}
 
 
 def change_recipe(recipe: Recipe, settings: Sequence[str]) -> Recipe:
@@ -76,8 +83,12 @@ def _assign(data: dict[str, Any], key: tuple[str, ...], text: str, section: Any)
     """Put a value at its path; a mapping for a section names what changes in it."""
     if key[0] not in data:
         known = {*data, *(f"{name}.{field}" for name in _SECTIONS for field in _SECTIONS[name])}
+        known |= _METHOD_OPTIONS
         path = ".".join(key)
-        raise RecipeError(f"--set: unknown option {path!r}.{did_you_mean(path, known)}")
+        ending = sorted(name for name in known if name.endswith(f".{path}"))
+        meant = " or ".join(map(repr, ending))
+        hint = f" Did you mean {meant}?" if ending else did_you_mean(path, known)
+        raise RecipeError(f"--set: unknown option {path!r}.{hint}")
     place = data
     for part, inner in pairwise(key):
         if place.get(part) is None and (place is not data or part in (*_SECTIONS, "fine_tune")):

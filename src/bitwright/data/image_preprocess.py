@@ -138,11 +138,16 @@ class ImagePreprocess(Settings, frozen=True, kw_only=True):
         values = self._normalise(pixels, np.dtype(self.dtype or spec.dtype), spec)
         return np.ascontiguousarray(values.transpose(2, 0, 1) if layout == "nchw" else values)
 
+    def lacks_size(self, spec: InputSpec) -> bool:
+        """Return whether neither this nor the input says how large images are to be."""
+        given = (self.resize, self.crop)
+        return given == (None, None) and _image_shape(spec, self.layout)[2] is None
+
     def _resize(self, image: Any, model_size: Size | None, spec: InputSpec) -> Any:
         target = self.resize
         if target is None and self.crop is None:
             target = model_size
-        if target is None and self.crop is None:
+        if self.lacks_size(spec):
             raise ask_for(
                 f"input {spec.name!r} {show_shape(spec.shape)} leaves the size of images open",
                 "resize=224x224",

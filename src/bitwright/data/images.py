@@ -44,9 +44,13 @@ def image_to_array(image: Any, spec: InputSpec, transform: Any, name: str) -> Ar
         array = as_array(transform(image))
         has_batch = spec.shape is not None and array.ndim == len(spec.shape) == 4
         return array[0] if has_batch and len(array) == 1 else array
-    usual = PREPROCESS_PRESETS["raw" if spec.dtype.kind in "iu" else "unit"]
-    chosen: ImagePreprocess = transform or usual
+    chosen: ImagePreprocess = transform or usual_preprocess(spec)
     return chosen.apply(image, spec, name=name)
+
+
+def usual_preprocess(spec: InputSpec) -> ImagePreprocess:
+    """Return how pixels become numbers where nobody says it: 0..1, or as they are for integers."""
+    return PREPROCESS_PRESETS["raw" if spec.dtype.kind in "iu" else "unit"]
 
 
 def open_images(
@@ -59,6 +63,8 @@ def open_images(
     """
     load_pillow()
     spec = one_image_input(specs)
+    if transform is None or isinstance(transform, ImagePreprocess):
+        transform, description = _at_own_size(images, spec, transform, description)
     unbatched = spec.shape is not None and len(spec.shape) == 3
     batch = spec.shape[0] if spec.shape and not unbatched else 1
     per_sample = batch if isinstance(batch, int) else 1
@@ -86,6 +92,21 @@ def open_images(
         return {spec.name: sample}, None if is_image(group[0]) else Path(group[0]).name
 
     return Samples(produce, specs, description=description, len_hint=count, at=make)
+
+
+def _at_own_size(
+    images: Sequence[Picture], spec: InputSpec, transform: ImagePreprocess | None, description: str
+) -> tuple[ImagePreprocess | None, str]:
+    """Let images that are all of one size keep it, where neither model nor transform has one."""
+    chosen = transform or usual_preprocess(spec)
+    if chosen.letterbox or not chosen.lacks_size(spec):
+        return transform, description
+    read = ((image if is_image(image) else _upright(Path(image))).size for image in images)
+    width, height = next(read)
+    if any(size != (width, height) for size in read):
+        return transform, description
+    described = f"{description}, at their own size {height}x{width}"
+    return chosen.replace(resize=(height, width)), described
 
 
 def _read_batch(
@@ -122,6 +143,11 @@ def one_image_input(specs: Sequence[InputSpec]) -> InputSpec:
 
 
 def _read_image(file: Path, spec: InputSpec, transform: Any) -> Array:
+    return image_to_array(_upright(file), spec, transform, repr(str(file)))
+
+
+def _upright(file: Path) -> Any:
+    """Return an image of Pillow; what that says against a file becomes one sentence."""
     pillow = load_pillow()
     from PIL.ImageOps import exif_transpose
 
@@ -133,7 +159,7 @@ def _read_image(file: Path, spec: InputSpec, transform: Any) -> Array:
             with pillow.open(file, formats=_FORMATS) as image:
                 image.load()
                 # Cameras store a photo as the sensor lay, and how to rotate it.
-                upright = exif_transpose(image)
+                return exif_transpose(image)
     except bombs as error:
         raise DataError(
             f"the image {str(file)!r} has more than {pillow.MAX_IMAGE_PIXELS} pixels, Pillow's "
@@ -144,4 +170,3 @@ def _read_image(file: Path, spec: InputSpec, transform: Any) -> Array:
         raise DataError(
             f"the image {str(file)!r} cannot be read ({error}); replace it or leave it out."
         ) from error
-    return image_to_array(upright, spec, transform, repr(str(file)))

@@ -43,7 +43,7 @@ def read_shapes(
     """Separate shapes of inputs from sizes of symbols, which shapes of inputs give, too."""
     by_input, symbols = _split_shapes(specs, shapes)
     for name, sizes in (*by_input.items(), *((key, (size,)) for key, size in symbols.items())):
-        if any(size < 0 for size in sizes):
+        if any(isinstance(size, int) and size < 0 for size in sizes):
             raise DataError(
                 f"the shape given for {name!r} has a negative size ({show_shape(sizes)}); "
                 "give the size to use, not -1."
@@ -52,7 +52,9 @@ def read_shapes(
         given, dims = by_input.get(spec.name), spec.shape
         if given is not None and dims is not None and len(given) == len(dims):
             named = zip(given, dims, strict=True)
-            symbols |= {dim: size for size, dim in named if isinstance(dim, str)}
+            symbols |= {
+                dim: size for size, dim in named if isinstance(dim, str) and isinstance(size, int)
+            }
     return by_input, symbols
 
 
@@ -72,12 +74,14 @@ def _split_shapes(
         }, {}
     inputs = {spec.name for spec in specs}
     open_dims = {dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
-    by_input: dict[str, tuple[int, ...]] = {}
+    by_input: dict[str, tuple[Any, ...]] = {}
     symbols: dict[str, int] = {}
     for name, value in shapes.items():
         is_size = isinstance(value, SupportsIndex)
         if isinstance(value, SupportsIndex) and name in open_dims:
             symbols[name] = int(value)
+        elif isinstance(value, SupportsIndex) and name == "batch" and _leading(specs, int(value)):
+            by_input |= _leading(specs, int(value))
         elif not isinstance(value, SupportsIndex) and name in inputs:
             by_input[name] = tuple(map(int, value))
         else:
@@ -88,3 +92,9 @@ def _split_shapes(
                 f"{did_you_mean(name, known)}"
             )
     return by_input, symbols
+
+
+def _leading(specs: tuple[InputSpec, ...], size: int) -> dict[str, tuple[Any, ...]]:
+    """Return the inputs with this batch whose first dimension is of that size, or has no name."""
+    shapes = ((spec.name, spec.shape) for spec in specs if spec.shape)
+    return {name: (size, *dims[1:]) for name, dims in shapes if dims[0] in (None, size)}

@@ -119,7 +119,9 @@ class Calibration:
     def split(self, model: ir.Model, *, for_engine: bool = False) -> HoldoutSplit:
         """Return one pass over the samples; the same holdout stays out of it every time."""
         samples = self.refer(model) if for_engine else self.open(model)
-        return HoldoutSplit(samples) if self.holdout else HoldoutSplit(samples, most=0)
+        # Of random numbers no sample tells more than another: all that were asked for calibrate.
+        keeps = self.holdout and not self.is_random
+        return HoldoutSplit(samples) if keeps else HoldoutSplit(samples, most=0)
 
     def keep(self, model: ir.Model) -> Calibration:
         """Return the same data in a form that two passes can read."""

@@ -49,17 +49,17 @@ def writes_signed(recipe: Recipe) -> bool:
 def with_standard_purpose(recipe: Recipe, target: str | None) -> Recipe:
     """Return the recipe that a target has of its own, with integers unless they cost time.
 
-    That is for CPUs of one class; on hardware of which no costs are known integers are taken
-    wherever it takes them.
+    That is for CPUs; on hardware of which no costs are known integers are taken wherever it takes
+    them. A target of several kinds of CPU counts by the plainest of them, whose integers gain
+    least.
 
-    >>> with_standard_purpose(Recipe(), "x86-vnni").place.purpose
-    'balanced'
-    >>> with_standard_purpose(Recipe(), "cpu-any").place.purpose
+    >>> with_standard_purpose(Recipe(), "cpu-any").place.cpu
+    'x86-avx2'
+    >>> with_standard_purpose(Recipe(), "qualcomm-htp").place.purpose
     'size'
     """
     hardware = find_target("cpu" if target is None else target)
-    classes = [CLASSES[kind] for kind in hardware.cpus]
-    if not recipe.can_be_placed or not (hardware.host or len(classes) == 1):
+    if not recipe.can_be_placed or not hardware.cpus:
         return recipe
-    cpu = recipe.place.cpu if hardware.host else classes[0]
+    cpu = recipe.place.cpu if hardware.host else CLASSES[hardware.cpus[0]]
     return recipe.replace(place={"purpose": "balanced", "cpu": cpu})

@@ -13,7 +13,7 @@ from bitwright.targets import TARGETS, Target
 CPU_CLASSES = ("x86-avx2", "x86-vnni", "x86-amx", "arm", "arm-dot", "arm-i8mm", "wasm-simd")
 """Classes of CPU that ONNX Runtime has kernels of their own for."""
 
-CLASSES = {"avx2": "x86-avx2", "vnni": "x86-vnni", "arm": "arm-dot"}
+CLASSES = {"avx2": "x86-avx2", "vnni": "x86-vnni", "arm": "arm-dot", "wasm": "wasm-simd"}
 """Kind of CPU that a target names -> the class that most of these machines are of."""
 
 _CPUINFO = Path("/proc/cpuinfo")

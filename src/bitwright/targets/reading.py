@@ -15,6 +15,9 @@ from bitwright.targets.target import Target
 DATA = Path(__file__).parent / "data"
 """Where the files of the targets lie that come with the package."""
 
+ALIASES = {"wasm": "web"}
+"""Other names that people have for a target."""
+
 
 def known_names() -> tuple[str, ...]:
     """Return the names of the targets that come with the package."""
@@ -27,6 +30,7 @@ def read_target(name: str) -> Target:
     A name may have a variant behind a colon, as in `"qualcomm-htp:v68"`.
     """
     plain, _, variant = name.partition(":")
+    plain = ALIASES.get(plain, plain)
     is_file = plain.endswith(".toml")
     if not is_file and plain not in known_names():
         files = " A target of your own is a file whose name ends with .toml."
