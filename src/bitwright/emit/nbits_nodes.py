@@ -53,7 +53,7 @@ def readers_of(value: ir.Value) -> list[Reader]:
 
 
 def weight_places(node: ir.Node) -> tuple[int, ...]:
-    """Return which inputs of a node are weights."""
+    """Return the inputs of a node that are weights."""
     return {"Gather": (0,), "MoE": EXPERT_WEIGHTS}.get(node.op_type, (1,))
 
 

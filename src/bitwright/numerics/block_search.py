@@ -14,8 +14,7 @@ import numpy as np
 from bitwright.numerics.compiling import compiled, default_engine
 
 SHRINK_STEPS = (0.04, 0.02)
-"""What is tried around the best part of a block's range, one after the other: this much less and
-this much more."""
+"""Steps by which the best share of a block's range is then changed, down and up, one by one."""
 
 MIN_COMPILED_WORK = 1 << 21
 """Weights times grids from which on compiled code is taken: 233,000 weights with nine grids each.
@@ -37,7 +36,7 @@ def is_worth_compiling(size: int, grids: int) -> bool:
 
 
 class Grids(NamedTuple):
-    """What is tried for each block, in the types that compiled code computes in.
+    """The grids to try for each block, in the types that compiled code computes in.
 
     See `bitwright.numerics.blocks.BlockFormat`.
     """

@@ -29,7 +29,7 @@ _EQUIVALENT_GRIDS = 8
 
 
 def row_rounder(size: int, highest: int, xp: Arrays) -> RowRounder:
-    """Return what rounds rows of a weight of `size` numbers to codes up to `highest`.
+    """Return the function that rounds rows of a weight of `size` numbers to codes up to `highest`.
 
     It takes what to round as far as the rows before these decide it, which it overwrites; the
     weights; what the changes of these rows do to each other [rows, rows]; scales and zero points.

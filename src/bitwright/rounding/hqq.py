@@ -109,7 +109,7 @@ def _usable_zeros(zero: Any, format: BlockFormat, xp: Arrays) -> Any:
 
 
 class _Rounded(NamedTuple):
-    """What each block adds up to: codes, and errors in steps of the grid."""
+    """Sums over each block: of codes, and of rounding errors in steps of the grid."""
 
     cost: Any
     """The squared error, of the weights themselves."""

@@ -23,7 +23,7 @@ ROWS_PER_WEIGHT = 4
 DAMPING = 0.01
 ROUNDS = 3
 SHRINKS = tuple(1.0 - 0.025 * step for step in range(21))
-"""How much of a scale is tried."""
+"""Shares of a column's range whose scales are tried."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
