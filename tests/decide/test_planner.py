@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -23,9 +25,23 @@ from support.models import (
 from support.quantizing import quantize
 
 import bitwright
+from bitwright.decide.layout.static import lay_out
+from bitwright.decide.planner import with_ranges
 from bitwright.errors import DataError, ModelError
+from bitwright.jobs.calibration import Calibration, calibrate
+from bitwright.jobs.opening import open_model
+from bitwright.jobs.static import decide_layout
 from bitwright.numerics.types import INT8, INT16, UINT8, UINT16
-from bitwright.recipe import MSE, Emulation, MinMax, Override, Percentile, Placement, Selection
+from bitwright.recipe import (
+    MSE,
+    Emulation,
+    MinMax,
+    Override,
+    Percentile,
+    Placement,
+    Recipe,
+    Selection,
+)
 
 # Absorbing ----------------------------------------------------------------------------------
 
@@ -463,3 +479,27 @@ def test_a_model_without_inputs_has_nothing_to_quantize():
     model = build([product], {}, {"y": [2, 3]}, constants)
     with pytest.raises(ModelError, match="nothing in this model depends on its inputs"):
         bitwright.quantize(model, data=[{}], holdout=False)
+
+
+# Other ranges -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [make_cnn, make_transformer])
+@pytest.mark.parametrize("activation", [UINT8, INT8])
+def test_other_ranges_are_those_that_the_plan_would_have_been_made_with(make, activation):
+    recipe = Recipe(activation=activation, per_channel=True)
+    other = recipe.replace(ranges=Percentile(percentile=90.0))
+    prepared = open_model(make(), recipe)
+    layout = lay_out(prepared.model, recipe)
+    histograms = replace(prepared, recipe=other)  # extremes are a part of them
+    calibrated = calibrate(histograms, layout, Calibration(data=make_samples(make(), 4)))
+    before, expected = (
+        decide_layout(replace(prepared, recipe=one), layout, calibrated) for one in (recipe, other)
+    )
+    found = with_ranges(before, layout, calibrated.sketches, other)
+    moved = 0
+    for key, tensor in expected.tensors.items():
+        given = found.tensors[key]
+        assert (given.scale, given.zero_point) == (tensor.scale, tensor.zero_point)
+        moved += given.scale != before.tensors[key].scale
+    assert moved > 2
