@@ -383,3 +383,8 @@ def test_what_does_not_fit_is_refused():
     )
     with pytest.raises(PlanError, match="reads it as another input than its weight"):
         emit(left, {"w": blocks})
+    stack = np.stack([w, w])
+    nodes = [node("MatMul", ["x", "s"], ["y"], name="stacked")]
+    stacked = build(nodes, {"x": [2, 4, 64]}, {"y": [2, 4, 8]}, {"s": stack})
+    with pytest.raises(PlanError, match="is a stack of matrices, which MatMulNBits has not"):
+        emit(stacked, {"s": blocks_of(np.concatenate([w, w], axis=1))})

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
+from support.dynamic_models import make_embedding
 from support.models import (
     FLOAT16,
     FLOAT32_MIN,
@@ -107,6 +108,23 @@ def test_each_op_gives_the_integers_of_the_pairs_within_one_step(op_type, activa
     for (one,), (two,) in zip(mine, theirs, strict=True):
         assert one.dtype == two.dtype == activation.dtype
         assert np.abs(one.astype(int) - two.astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize("segments", [False, True])
+def test_an_embedding_is_an_integer_one_with_or_without_a_mask(segments):
+    model = make_embedding(segments=segments)
+    model.graph.output[0].name = "z"
+    model.graph.node.append(node("MatMul", ["y", "after"], ["z"], name="after"))
+    model.graph.initializer.append(numpy_helper.from_array(weight(16, 4), "after"))
+    del model.graph.output[0].type.tensor_type.shape.dim[2]
+    model.graph.output[0].type.tensor_type.shape.dim.add().dim_value = 4
+    random = np.random.default_rng(0)
+    samples = [{"ids": random.integers(0, 20, (2, 6)).astype(np.int32)} for _ in range(4)]
+    for sample in samples if segments else ():
+        sample["mask"] = np.ones((2, 6), np.int32)
+    result = quantize_ops(model, samples)
+    assert "QEmbedLayerNormalization" in ops(result)
+    assert quality(model, result, samples) > 25
 
 
 @pytest.mark.parametrize("op_type", ["ArgMax", "TopK"])

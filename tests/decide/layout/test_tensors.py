@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.layouts import layout_of
 from support.models import build, make_cnn, make_samples, node, normal, weight
 
 import bitwright
 from bitwright import load_recipe
-from bitwright.numerics.types import BFP16
+from bitwright.numerics.types import BFP16, UINT8
 from bitwright.recipe import Override, Placement, Recipe, Selection
 
 
@@ -91,3 +92,10 @@ def test_a_constant_that_is_both_weight_and_bias_of_a_node_has_an_entry_for_each
     result = bitwright.quantize(model, recipe=options, data=make_samples(model), progress=False)
     assert result.plan.nodes["norm"].action == "quantize"
     assert result.outputs[0].sqnr > 25
+
+
+def test_a_weight_in_blocks_behind_integers_has_the_axis_that_is_summed_over():
+    nodes = [node("MatMul", ["x", "w"], ["y"], "product")]
+    model = build(nodes, {"x": [3, 16]}, {"y": None}, {"w": normal(16, 4)})
+    layout = layout_of(model, format="extended", activation=UINT8, weight=BFP16)
+    assert layout.entries["w"].axis == 0 and layout.entries["x"].axis is None
