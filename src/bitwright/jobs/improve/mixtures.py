@@ -15,10 +15,12 @@ import msgspec
 from bitwright.assess.clock import Clock
 from bitwright.assess.judge.sequential import Drop
 from bitwright.assess.verdict import stays_float
+from bitwright.decide.fallback import fall_back
 from bitwright.jobs.improve.front import Choice, Edge, Option, add_up, find_front, thin_front
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.scorer import Runnable, Score, Scorer
-from bitwright.jobs.improve.states import Unit
+from bitwright.jobs.improve.states import Unit, with_states
+from bitwright.jobs.opening import Prepared
 from bitwright.plan import QuantPlan
 
 BASE = "base"
@@ -104,6 +106,14 @@ class Mixtures:
         return states == IN_FLOAT or all(
             states.get(unit.node) == "float" for unit in self.table.units
         )
+
+    def planned(self, prepared: Prepared, states: Mapping[str, str]) -> QuantPlan:
+        """Return the plan of a model; what is float has no node left that no unit was made of."""
+        plan = self.plan
+        if states and self.is_float(states):
+            nodes = [name for name, node in plan.nodes.items() if node.quantized]
+            return fall_back(prepared.model, plan, nodes)
+        return with_states(prepared, plan, self.table.units, states) if states else plan
 
     def measure(self) -> UnitTable:
         """Measure what each unit costs and loses in each state."""

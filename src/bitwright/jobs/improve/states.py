@@ -23,6 +23,10 @@ _SHRINKS = np.linspace(1.0, 0.5, 11)
 """Shares of the range of an 8-bit weight that are tried as the range of a 4-bit one."""
 
 
+_FALLBACKS: Mapping[str, Fallback] = {"a16": "uint16", "w8": "int8", "float": "float"}
+"""What nodes fall back to, in this order: what is float then needs no entry of its own."""
+
+
 class Unit(msgspec.Struct, frozen=True, kw_only=True):
     """What the runtime computes as one, named after its most important node."""
 
@@ -36,15 +40,12 @@ def with_states(
     prepared: Prepared, plan: QuantPlan, units: Sequence[Unit], states: Mapping[str, str]
 ) -> QuantPlan:
     """Return the plan with each unit in its state; those that are not named stay as planned."""
-    for state in ("w4", "a16", "float"):  # what is float afterwards needs no entry of its own
+    for state in ("w4", *_FALLBACKS):
         nodes = [node for unit in units if states.get(unit.node) == state for node in unit.nodes]
-        if not nodes:
-            continue
-        if state == "w4":
+        if nodes and state == "w4":
             plan = narrow_weights(prepared, plan, nodes)
-        else:
-            to: Fallback = "uint16" if state == "a16" else "float"
-            plan = fall_back(prepared.model, plan, nodes, to)
+        elif nodes:
+            plan = fall_back(prepared.model, plan, nodes, _FALLBACKS[state])
     return plan
 
 

@@ -12,14 +12,13 @@ import onnx_ir as ir
 
 from bitwright.assess.clock import middle_sized
 from bitwright.data import Sample
-from bitwright.decide.fallback import fall_back
 from bitwright.errors import RecipeError
 from bitwright.graph import clone_model, iter_values, written_size
 from bitwright.jobs.fine_tuning.constants import find_constants, with_quantized_activations
 from bitwright.jobs.improve.front import FLOAT_FORM, Edge, Option
 from bitwright.jobs.improve.mixtures import Made, Mixtures, UnitTable
 from bitwright.jobs.improve.scorer import Runnable
-from bitwright.jobs.improve.states import Unit, with_states
+from bitwright.jobs.improve.states import Unit
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, open_quantized
 from bitwright.jobs.placing import estimate_parts
@@ -111,13 +110,8 @@ class StaticMixtures(Mixtures):
         """Make a model; units that are not named are as planned."""
         if not states:
             return self._base
-        prepared, plan = self.prepared, self.plan
-        if self.is_float(states):  # with what was not told apart: there may be more nodes
-            nodes = [name for name, node in plan.nodes.items() if node.quantized]
-            plan = fall_back(prepared.model, plan, nodes)
-        else:
-            plan = with_states(prepared, plan, self.table.units, states)
-        return self._open(*open_for_changed(prepared, plan))
+        plan = self.planned(self.prepared, states)
+        return self._open(*open_for_changed(self.prepared, plan))
 
     def _open(self, prepared: Prepared, plan: QuantPlan) -> Made:
         written = open_quantized(prepared, Planned(plan))

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from bitwright.data import Sample
-from bitwright.decide.fallback import fall_back
 from bitwright.graph import written_size
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.improve.front import Option
@@ -25,7 +24,6 @@ from bitwright.jobs.tuning.request import TuneRequest
 from bitwright.jobs.weight_only.job import write_weight_only
 from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
 from bitwright.jobs.weight_only.mixed_bits import measure_losses
-from bitwright.plan import Fallback
 
 WIDE = 8
 """The bits that a weight of fewer can have instead."""
@@ -68,15 +66,7 @@ class WeightOnlyMixtures(Mixtures):
 
     def make(self, states: Mapping[str, str]) -> Made:
         """Make a model; weights that are not named have the plan's bits."""
-        model, plan = self._prepared.model, self.plan
-        if states and self.is_float(states):
-            plan = fall_back(model, plan, [name for name, n in plan.nodes.items() if n.quantized])
-        else:
-            changes: tuple[tuple[str, Fallback], ...] = (("w8", "int8"), ("float", "float"))
-            for state, to in changes if states else ():
-                units = [one for one in self.table.units if states.get(one.node) == state]
-                if units:
-                    plan = fall_back(model, plan, [node for u in units for node in u.nodes], to)
+        plan = self.planned(self._prepared, states)
         result = write_weight_only(self._prepared, plan, self.calibration)
         return Made(None, result.model, self.request.providers, plan=result.plan)
 
