@@ -117,6 +117,8 @@ class FolderResult(Summarized):
     (['digits.onnx'], True)
     """
 
+    _heading = "Quantized folder"
+
     folder: ModelFolder = field(repr=False)
     results: dict[str, Result]
     """Path of a model in the folder -> its result."""

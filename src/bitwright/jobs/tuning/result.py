@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +15,7 @@ from bitwright.assess.judge.sequential import Drop, Verdict
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Purpose
 from bitwright.support.arguments import check_arguments
-from bitwright.support.showing import html_tables, plain_fields
+from bitwright.support.showing import Section, Summarized, plain_fields
 from bitwright.support.wording import counted, show_bytes, show_milliseconds
 
 State = Literal["int8", "a16", "w4", "w8", "float"]
@@ -93,8 +92,8 @@ class Probe:
         return {"name": self.name, **self.measured.to_dict(), "passes": self.passes}
 
 
-@dataclass(slots=True, kw_only=True)
-class TuneResult:
+@dataclass(slots=True, kw_only=True, repr=False)
+class TuneResult(Summarized):
     """The cheapest model that was found within the allowed drop, or else the closest one.
 
     >>> import bitwright
@@ -104,6 +103,8 @@ class TuneResult:
     >>> result.met, result.metric
     (True, 'top1')
     """
+
+    _heading = "Tuned model"
 
     met: bool
     """Whether the model that was chosen is within the allowed drop, and quantized."""
@@ -220,22 +221,13 @@ class TuneResult:
         loss_units = [{"node": name, "share": share} for name, share in self.loss_units]
         return plain_fields(self, *shown, output="path") | {"loss_units": loss_units}
 
-    def _repr_html_(self) -> str:
-        facts = [tuple(line.partition(": ")[::2]) for line in self.summary().splitlines()]
-        return html_tables(
-            [
-                ("Tuned model", ("", ""), facts),
-                ("Front", ("cost", "drop", "float or wider"), _rows(self)),
-            ]
-        )
-
-
-def _rows(result: TuneResult) -> Sequence[Sequence[str]]:
-    return [
-        (
-            result.show_cost(point),
-            "" if point.measured is None else point.measured.describe(),
-            str(len(point.fallen)),
-        )
-        for point in result.points
-    ]
+    def _sections(self) -> list[Section]:
+        rows = [
+            (
+                self.show_cost(point),
+                "" if point.measured is None else point.measured.describe(),
+                str(len(point.fallen)),
+            )
+            for point in self.points
+        ]
+        return [("Front", ("cost", "drop", "float or wider"), rows)]
