@@ -368,3 +368,40 @@ def test_images_of_several_sizes_need_one_where_the_model_leaves_it_open(tmp_pat
     with pytest.raises(DataError, match="leaves the size of images open"):
         list(open_data(tmp_path, [OPEN]))
     assert only(open_data([picture(6, 10)], [OPEN])).shape == (1, 3, 6, 10)
+
+
+@pytest.mark.parametrize(
+    ("config", "same"),
+    [
+        (
+            {
+                "size": {"shortest_edge": 8},
+                "crop_size": {"height": 6, "width": 6},
+                "do_center_crop": True,
+                "image_mean": [0.5, 0.4, 0.3],
+                "image_std": [0.2, 0.3, 0.4],
+                "resample": 3,
+            },
+            "resize=8,crop=6,mean=0.5/0.4/0.3,std=0.2/0.3/0.4,interpolation=bicubic",
+        ),
+        ({"size": 8, "do_normalize": False, "resample": 0}, "resize=8,interpolation=nearest"),
+        (
+            {"size": {"height": 8, "width": 9}, "do_rescale": False, "image_mean": [1] * 3}
+            | {"image_std": [2] * 3},
+            "resize=8x9,scale=1,mean=1/1/1,std=2/2/2",
+        ),
+        ({"do_resize": False, "rescale_factor": 0.5}, "scale=0.5"),
+    ],
+)
+def test_a_preprocessor_config_says_what_a_transform_says(tmp_path, config, same):
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps(config))
+    assert ImagePreprocess.from_config(file) == ImagePreprocess.parse(same)
+
+
+@pytest.mark.parametrize("text", ["{", '{"size": {"longest_edge": 8}}'])
+def test_a_preprocessor_config_that_is_not_understood_asks_for_a_transform(tmp_path, text):
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(text)
+    with pytest.raises(DataError, match="give a transform"):
+        ImagePreprocess.from_config(file)

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from PIL import Image
 from support.folders import (
     Letters,
     make_decoder,
@@ -17,9 +18,10 @@ from support.folders import (
 
 import bitwright
 from bitwright import TextData
-from bitwright.data import ShapedData
+from bitwright.data import InputSpec, ShapedData, open_data
+from bitwright.data.labelled import open_labelled
 from bitwright.errors import DataError
-from bitwright.jobs.folder_data import FolderData, with_tokenizer_beside
+from bitwright.jobs.folder_data import FolderData, with_configuration_beside
 
 
 @pytest.fixture
@@ -125,8 +127,25 @@ def test_a_text_takes_the_tokenizer_beside_the_model_or_above_it(tmp_path, folde
     (tmp_path / "words.txt").write_text("words")
     np.save(tmp_path / "x.npy", np.zeros(3))
     model = tmp_path / folder / "model.onnx"
-    found = with_tokenizer_beside(model, str(tmp_path / "words.txt"))
+    found = with_configuration_beside(model, str(tmp_path / "words.txt"))
     assert found == TextData(text=tmp_path / "words.txt", tokenizer=tmp_path / "tokenizer.json")
     own = TextData(text="words.txt", tokenizer="own.json")
     for data in (own, str(tmp_path / "x.npy"), None, [{"x": np.zeros(3)}]):
-        assert with_tokenizer_beside(model, data) is data
+        assert with_configuration_beside(model, data) is data
+
+
+@pytest.mark.parametrize("folder", [".", "onnx"])
+def test_images_are_prepared_as_the_configuration_beside_the_model_says(tmp_path, folder):
+    (tmp_path / folder).mkdir(exist_ok=True)
+    (tmp_path / "preprocessor_config.json").write_text('{"size": 8, "do_normalize": false}')
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (16, 12), (255, 0, 0)).save(tmp_path / "photos" / "a.png")
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    model = tmp_path / folder / "model.onnx"
+    found = with_configuration_beside(model, str(tmp_path / "photos"))
+    spec = InputSpec("x", np.dtype("float32"), (1, 3, None, None))
+    assert [one["x"].shape for one in open_data(found, [spec])] == [(1, 3, 8, 10)]
+    asked = open_data(found, [spec], transform="resize=4x4")
+    assert [one["x"].shape for one in asked] == [(1, 3, 4, 4)]
+    assert [one["x"].shape for one in open_labelled(found, [spec])] == [(1, 3, 8, 10)]
+    assert with_configuration_beside(model, str(tmp_path / "x.npy")) == str(tmp_path / "x.npy")

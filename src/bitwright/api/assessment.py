@@ -24,7 +24,7 @@ from bitwright.data import Transform
 from bitwright.errors import TargetError
 from bitwright.graph import ModelSource
 from bitwright.jobs.comparison import Measuring, compare_pair
-from bitwright.jobs.folder_data import with_tokenizer_beside
+from bitwright.jobs.folder_data import with_configuration_beside
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
 from bitwright.jobs.timing import prepare_yardstick
 from bitwright.observe import MEMORY_BUDGET, Engine
@@ -78,7 +78,7 @@ def compare(
     """
     if plan is not None and not isinstance(plan, QuantPlan):
         plan = QuantPlan.load(plan)
-    data = with_tokenizer_beside(float_model, data)
+    data = with_configuration_beside(float_model, data)
     given = (data, limit, transform, memory_budget, providers, engine, progress)
     with Measuring.connected(*given) as measuring:
         return compare_pair(float_model, quantized_model, plan, measuring)
@@ -127,7 +127,7 @@ def find_sensitivity(
     """
     if not isinstance(plan, QuantPlan):
         plan = QuantPlan.load(plan)
-    data = with_tokenizer_beside(float_model, data)
+    data = with_configuration_beside(float_model, data)
     given = (data, limit, transform, memory_budget, providers, engine, progress)
     with Measuring.connected(*given) as measuring:
         return measure_sensitivity(float_model, plan, measuring, candidates=candidates)

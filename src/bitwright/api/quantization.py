@@ -17,7 +17,7 @@ from bitwright.errors import ArgumentError, RecipeError
 from bitwright.graph import ModelSource
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import Compute
-from bitwright.jobs.folder_data import with_tokenizer_beside
+from bitwright.jobs.folder_data import with_configuration_beside
 from bitwright.jobs.modes import apply_to_model
 from bitwright.jobs.placing import with_purpose
 from bitwright.jobs.quantization import (
@@ -178,7 +178,7 @@ def _request(**given: Any) -> QuantizeRequest:
             "out."
         )
     read = {name: given.pop(name) for name in _CALIBRATION}
-    read["data"] = with_tokenizer_beside(given["model"], read["data"])
+    read["data"] = with_configuration_beside(given["model"], read["data"])
     return QuantizeRequest(
         source=given.pop("model"),
         asked=asked,
@@ -226,7 +226,7 @@ def apply_plan(
         graph.check_destination(output, source=model, others=others)
     if not isinstance(plan, QuantPlan):
         plan = QuantPlan.load(plan)
-    data = with_tokenizer_beside(model, data)
+    data = with_configuration_beside(model, data)
     model = with_weights(model, weights, output)
     calibration = Calibration(data, limit, transform, engine=open_engine(engine), progress=progress)
     if data is None and not calibration.engine.is_local:

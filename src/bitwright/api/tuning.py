@@ -11,7 +11,7 @@ from bitwright.api.recipes import load_recipe
 from bitwright.data import Transform, paths_of
 from bitwright.graph import ModelSource
 from bitwright.jobs.calibration import Calibration
-from bitwright.jobs.folder_data import with_tokenizer_beside
+from bitwright.jobs.folder_data import with_configuration_beside
 from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
 from bitwright.recipe import Recipe
 from bitwright.recipe.host import settle_for_host
@@ -121,7 +121,7 @@ def tune(
         others = [*paths_of(data), *paths_of(eval_data), *paths_of(labels), file]
         graph.check_destination(output, source=model, others=others)
     scored: dict[str, Any] = {"scope": evaluate_on, "lower_is_better": lower_is_better}
-    data, eval_data = (with_tokenizer_beside(model, one) for one in (data, eval_data))
+    data, eval_data = (with_configuration_beside(model, one) for one in (data, eval_data))
     request = TuneRequest(
         source=model,
         output=None if output is None else Path(output),
@@ -216,7 +216,7 @@ def check(
 
     check_word("evaluate_on", evaluate_on, SCOPES)
     source, most = (data, limit) if eval_data is None else (eval_data, eval_limit)
-    source = with_tokenizer_beside(float_model, source)
+    source = with_configuration_beside(float_model, source)
     reading = {"labels": labels, "limit": most, "transform": transform}
     scored: dict[str, Any] = {"scope": evaluate_on, "lower_is_better": lower_is_better}
     request = GateRequest(

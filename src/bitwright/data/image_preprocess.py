@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -15,6 +17,9 @@ MAX_SIDE = 1 << 14
 """Pixels in a side up to which images are resized: above the input of any model."""
 
 Size: TypeAlias = tuple[int, int]
+
+_RESAMPLING = {0: "nearest", 2: "bilinear", 3: "bicubic"}
+"""Numbers of Pillow's filters, as configurations have them."""
 
 
 class ImagePreprocess(Settings, frozen=True, kw_only=True):
@@ -103,6 +108,29 @@ class ImagePreprocess(Settings, frozen=True, kw_only=True):
             else:
                 changes[key] = _PARSERS[key](key, value)
         return start.replace(**changes)
+
+    @classmethod
+    def from_config(cls, path: Path) -> ImagePreprocess:
+        """Read the `preprocessor_config.json` that transformers keeps beside a vision model."""
+        try:
+            given = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DataError(f"{str(path)!r} cannot be read ({error}); give a transform.") from error
+        changes: dict[str, Any] = {}
+        if given.get("do_resize", True):
+            changes["resize"] = _configured_size(given.get("size", 224), path)
+        if given.get("do_center_crop", "crop_size" in given):
+            crop = _configured_size(given.get("crop_size", 224), path)
+            changes["crop"] = (crop, crop) if isinstance(crop, int) else crop
+        if not given.get("do_rescale", True):
+            changes["scale"] = 1.0
+        elif "rescale_factor" in given:
+            changes["scale"] = given["rescale_factor"]
+        if given.get("do_normalize", True) and "image_mean" in given:
+            changes["mean"] = tuple(given["image_mean"])
+            changes["std"] = tuple(given["image_std"])
+        changes["interpolation"] = _RESAMPLING.get(given.get("resample", 2), "bilinear")
+        return cls().replace(**changes)
 
     def apply(self, image: Any, spec: InputSpec, *, name: str = "image") -> Array:
         """Turn one Pillow image into an array for the input, without the batch dimension.
@@ -254,6 +282,18 @@ def _image_shape(
     channels, height, width = dims if layout == "nchw" else (dims[2], dims[0], dims[1])
     size = (height, width) if isinstance(height, int) and isinstance(width, int) else None
     return layout, channels if isinstance(channels, int) else None, size
+
+
+def _configured_size(given: Any, path: Path) -> int | Size:
+    """Return a size as transformers writes it: a number, height and width, or the shorter side."""
+    match given:
+        case int() | {"shortest_edge": int()}:
+            return int(given if isinstance(given, int) else given["shortest_edge"])
+        case {"height": int(height), "width": int(width)}:
+            return height, width
+    raise DataError(
+        f"{str(path)!r} has the size {given}, which is none of those known here; give a transform."
+    )
 
 
 def _crop(image: Any, size: Size, name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import warnings
 from collections.abc import Iterator, Sequence
@@ -33,6 +34,15 @@ Picture: TypeAlias = Any
 def is_image(value: Any) -> bool:
     """Return whether a value is an image of Pillow, which is not imported for this."""
     return type(value).__module__.startswith("PIL.") and callable(getattr(value, "convert", None))
+
+
+def holds_images(source: Any) -> bool:
+    """Return whether a path is an image, a pattern of images, or a folder that has some."""
+    if not isinstance(source, str | os.PathLike):
+        return False
+    path = Path(source)
+    files = path.rglob("*") if path.is_dir() else [path]
+    return any(file.suffix.lower() in IMAGE_SUFFIXES for file in files)
 
 
 def image_to_array(image: Any, spec: InputSpec, transform: Any, name: str) -> Array:

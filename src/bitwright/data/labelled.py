@@ -115,6 +115,9 @@ def open_labelled(
     `.csv` file.
     """
     given = None if labels is None else read_labels(labels)
+    if isinstance(source, ShapedData) and source.shapes is None:
+        transform = source.transform if transform is None else transform
+        source = source.data
     if isinstance(transform, str):
         transform = ImagePreprocess.parse(transform)
     items = _items(source, tuple(specs), transform)

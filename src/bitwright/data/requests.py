@@ -53,6 +53,7 @@ def open_data(
     """
     if isinstance(source, ShapedData):
         specs, _ = fix_shapes(specs, source.shapes)
+        transform = source.transform if transform is None else transform
         source = source.data
     if isinstance(source, RandomData | TextData) and transform is not None:
         raise DataError(

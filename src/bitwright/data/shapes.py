@@ -17,7 +17,9 @@ class ShapedData:
     """Data for a model whose open dimensions get these sizes: images are resized to them."""
 
     data: Any
-    shapes: Shapes
+    shapes: Shapes | None = None
+    transform: Any = None
+    """How the model's own folder prepares images; what the user says comes before it."""
 
 
 def fix_shapes(

@@ -32,6 +32,7 @@ from .loading import ModelSource as ModelSource
 from .loading import file_size as file_size
 from .loading import files_of as files_of
 from .loading import load_model as load_model
+from .maps import put_back_maps as put_back_maps
 from .model_bytes import written_size as written_size
 from .names import NameScope as NameScope
 from .normalize import HiddenDefaults as HiddenDefaults

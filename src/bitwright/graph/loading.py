@@ -14,6 +14,7 @@ from bitwright.errors import ModelError
 from bitwright.graph.checking import check_order, is_in_order
 from bitwright.graph.cloning import clone_model
 from bitwright.graph.extents import Extent, StoredFile, split_file
+from bitwright.graph.maps import take_off_maps
 from bitwright.graph.messages import check_message
 from bitwright.graph.shapes import forget_sizes
 from bitwright.graph.source import SOURCE_KEY, source_path
@@ -140,6 +141,7 @@ def _from_proto(
         raise ModelError(f"{what} does not say which opset it uses; export it again.")
     _refuse_sparse(proto, what)
     _refuse_devices(proto, what)
+    proto = take_off_maps(proto)
     _refuse_maps(proto, what)
     check_message(proto, what, elsewhere)
     if folder is None and external_locations(proto):
@@ -313,7 +315,7 @@ def _refuse_devices(proto: onnx.ModelProto, what: str) -> None:
 
 
 def _refuse_maps(proto: onnx.ModelProto, what: str) -> None:
-    # onnx-ir has no such type. Classifiers of scikit-learn get it by default: class -> probability.
+    # onnx-ir has no such type; those at the end of a model were taken off.
     for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
         kind = value.type
         if kind.HasField("sequence_type"):

@@ -25,6 +25,7 @@ from bitwright.graph.extents import (
     field_header,
     tensor_header,
 )
+from bitwright.graph.maps import put_back_maps
 from bitwright.graph.tensors import TensorSlot, external_path, inline_copy
 
 CHUNK_BYTES = 64 << 20
@@ -161,7 +162,7 @@ def _message_parts(model: ir.Model, *, external: bool) -> tuple[bytes, list[_Par
             small.append(value_with_tensor(value, inline_copy(tensor)))
         else:
             small.append(value)
-    proto = to_message(model, initializers=small)
+    proto = put_back_maps(to_message(model, initializers=small))
     trailing = {tensor.name: tensor for tensor in proto.graph.initializer[leading:]}
     del proto.graph.initializer[leading:]
     rest: list[_Part] = [

@@ -21,7 +21,7 @@ from bitwright.graph import static_shape
 from bitwright.graph.constants import weight_of
 from bitwright.jobs.calibration import Calibration, take_samples
 from bitwright.jobs.dynamic import leave_slower_float
-from bitwright.jobs.folder_data import with_tokenizer_beside
+from bitwright.jobs.folder_data import with_configuration_beside
 from bitwright.jobs.opening import open_model
 from bitwright.jobs.placing import is_sized, predict
 from bitwright.jobs.timing import MAX_BYTES
@@ -55,7 +55,7 @@ def find_choices(source: str | Path, data: str | Path | None = None) -> list[Cho
     Sizes that inputs leave open are those of the first sample, if there is data.
     """
     size, named = graph.file_size(source), "DATA" if data is None else str(data)
-    data = with_tokenizer_beside(source, data)
+    data = with_configuration_beside(source, data)
     found = [*_choices(str(source), size, named, data)]
     return [one for one in found if one.size < (1 - _MATTERS) * size]
 

@@ -11,7 +11,16 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.data import InputSpec, Samples, ShapedData, TextData, fill_token_inputs, is_cache
+from bitwright.data import (
+    ImagePreprocess,
+    InputSpec,
+    Samples,
+    ShapedData,
+    TextData,
+    fill_token_inputs,
+    is_cache,
+)
+from bitwright.data.images import holds_images
 from bitwright.data.texts import is_text
 from bitwright.data.token_inputs import continued_by, fixed_length, folder_with, is_token_name
 from bitwright.errors import DataError, ModelError, did_you_mean
@@ -20,6 +29,7 @@ from bitwright.run import Session
 from bitwright.support.array_types import Array
 
 _TOKENIZER = "tokenizer.json"
+_PREPROCESSOR = "preprocessor_config.json"
 # Inputs that another model of the folder makes of a text, and its outputs: an encoder's, as optimum
 # names them, and the embeddings of tokens where a model also reads images or audio.
 _MADE_BY_MODELS = {
@@ -221,11 +231,15 @@ def _as_text(data: Any) -> Any:
     return data
 
 
-def with_tokenizer_beside(source: Any, data: Any) -> Any:
-    """Return data that is a text with the tokenizer beside a model's file, or in the folder above.
+def with_configuration_beside(source: Any, data: Any) -> Any:
+    """Return data with what lies beside a model's file, or in the folder above, to read it with.
 
-    Other data, and a text beside which there is none, are returned as they are.
+    For a text that is a tokenizer, for images a `preprocessor_config.json`. Other data, and data
+    beside which there is neither, are returned as they are.
     """
+    folder = folder_with(source, (_PREPROCESSOR,))
+    if folder is not None and holds_images(data):
+        return ShapedData(data=data, transform=ImagePreprocess.from_config(folder / _PREPROCESSOR))
     text, folder = _as_text(data), folder_with(source, (_TOKENIZER,))
     if not isinstance(text, TextData) or text.tokenizer is not None:
         return data

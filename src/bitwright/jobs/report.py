@@ -39,7 +39,7 @@ from bitwright.jobs.comparison import (
     open_float_side,
     recipe_of,
 )
-from bitwright.jobs.folder_data import with_tokenizer_beside
+from bitwright.jobs.folder_data import with_configuration_beside
 from bitwright.jobs.result import Result, advised_purpose
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
 from bitwright.jobs.timing import is_for_cpu, prepare_yardstick
@@ -187,7 +187,7 @@ def write_report(  # noqa: PLR0913 - a public verb
             )
     # What is in memory still knows the file of the float model that it was made from.
     named = None if isinstance(quantized_model, ir.Model) else quantized_model
-    data = with_tokenizer_beside(float_model, data)
+    data = with_configuration_beside(float_model, data)
     given = (data, limit, transform, memory_budget, providers, engine, progress)
     with Measuring.connected(*given) as measuring:
         request = ReportRequest(

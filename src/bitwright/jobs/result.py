@@ -137,7 +137,7 @@ class Result(Summarized):
 
     def to_proto(self) -> onnx.ModelProto:
         """Return the model as a protobuf message (below 2 GB)."""
-        return ir.to_proto(self.model)
+        return graph.put_back_maps(ir.to_proto(self.model))
 
     @check_arguments
     def save(self, path: str | Path, *, external_data: bool | None = None) -> None:
