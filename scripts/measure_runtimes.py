@@ -209,6 +209,42 @@ def per_token() -> Any:
     )
 
 
+def carried(op: str, kind: int, opset: int, *inputs: Any, ir: int = 10, **attributes: Any) -> Any:
+    """A movement of integers of few bits, between a constant and what dequantizes it."""
+    constants = {"w": typed(RANDOM.integers(0, 2, (4, 32)), (4, 32), kind), "s": np.float32(0.1)}
+    names = [f"c{index}" for index, _ in enumerate(inputs)]
+    nodes = [
+        helper.make_node(op, ["w", *names], ["m"], "n", **attributes),
+        helper.make_node("DequantizeLinear", ["m", "s"], ["d"]),
+        helper.make_node("Mul", ["x", "d"], ["y"]),
+    ]
+    constants |= dict(zip(names, inputs, strict=True))
+    return model(nodes, {"x": floats(1)}, constants, opset=opset, ir=ir)
+
+
+def cached(kind: str, bits: int) -> Any:
+    """Attention whose cache is integers."""
+    b, s, heads, kv, size = 1, 4, 2, 1, 16
+    stored = np.zeros((b, kv, 0, size * bits // 8), np.int8 if bits == 8 else np.uint8)
+    scale = np.full(kv * size if kind == "PER_CHANNEL" else 1, 0.05, np.float32)
+    feeds = {"x0": floats(b, s, heads * size), "x1": floats(b, s, kv * size),
+             "x2": floats(b, s, kv * size), "x3": stored, "x4": stored}  # fmt: skip
+    constants = {"x5": np.int32([s - 1]), "x6": np.int32(s), "x12": scale, "x13": scale}
+    names = [*(f"x{i}" for i in range(7)), *([""] * 5), "x12", "x13"]
+    node = helper.make_node("GroupQueryAttention", names, ["y", "k", "v"], "n", domain=MS,
+                            num_heads=heads, kv_num_heads=kv, k_quant_type=kind,
+                            v_quant_type=kind, kv_cache_bit_width=bits)  # fmt: skip
+    return model([node], feeds, constants)
+
+
+def bfloat(op: str, *shapes: tuple[int, ...], **attributes: Any) -> Any:
+    """An operator in bfloat16, between Casts."""
+    feeds = {f"x{i}": floats(*shape) for i, shape in enumerate(shapes)}
+    nodes = [helper.make_node("Cast", [n], [f"{n}b"], to=B) for n in feeds]
+    nodes.append(helper.make_node(op, [f"{n}b" for n in feeds], ["b"], "n", **attributes))
+    return model([*nodes, helper.make_node("Cast", ["b"], ["y"], to=F)], feeds, {}, opset=22)
+
+
 ONNX_23 = {
     "RMSNormalization": lambda: one("RMSNormalization", [floats(2, 8), (floats(8),)], opset=23),
     "Attention": lambda: one("Attention", [floats(1, 2, 4, 8)] * 3, opset=23),
@@ -240,6 +276,33 @@ CASES: list[tuple[dict[str, Any], str, Any]] = [
     *(({"op": "DequantizeLinear", "types": {"0": n}, "opset": 25}, "take 4 bits", lambda k=k: dequantize(k, 25)) for n, k in (("INT2", T.INT2), ("UINT2", T.UINT2))),
     ({"op": "DequantizeLinear", "types": {"0": "FLOAT4E2M1"}, "opset": 23}, "take int4", nvfp4),
     ({"op": "Cast", "types": {"0": "INT4"}, "opset": 21}, "dequantize it", lambda: model([helper.make_node("Cast", ["w"], ["d"], to=F), helper.make_node("Add", ["x", "d"], ["y"])], {"x": floats(4, 32)}, {"w": typed(RANDOM.integers(0, 2, (4, 32)), (4, 32), I4)}, opset=21)),
+    *(({"op": "GroupQueryAttention", "domain": MS, "attributes": {"k_quant_type": k, "kv_cache_bit_width": b}}, "keep the cache float", lambda k=k, b=b: cached(k, b)) for k in ("PER_TENSOR", "PER_CHANNEL") for b in (8, 4)),
+    ({"op": "GroupQueryAttention", "domain": MS, "types": {"0": "FLOAT16"}}, "keep attention in float32", lambda: attention(kind=np.float16, out=H)),
+    ({"op": "GroupQueryAttention", "domain": MS, "attributes": {"smooth_softmax": True}}, "leave it out", lambda: attention(smooth_softmax=1)),
+    ({"op": "MatMulNBits", "domain": MS, "present": [4]}, "store the weight in the order of its inputs", lambda: one("MatMulNBits", [floats(2, 64), (codes(16, 2, 16),), (np.abs(floats(32)),), None, (np.int32(np.arange(64) // 32),)], MS, K=64, N=16, bits=4, block_size=32)),
+    ({"op": "MatMulNBits", "domain": MS, "present": [5]}, "write an Add behind it", lambda: nbits(4, extra=5)),
+    ({"op": "MatMulNBits", "domain": MS, "attributes": {"bits": 4}, "types": {"3": "FLOAT"}}, "write zero points of uint8", lambda: one("MatMulNBits", [floats(2, 64), (codes(16, 2, 16),), (np.abs(floats(32)),), (np.full(32, 8, np.float32),)], MS, K=64, N=16, bits=4, block_size=32)),
+    ({"op": "MatMulBnb4", "domain": MS, "types": {"0": "FLOAT16"}}, "keep activations in float32", lambda: one("MatMulBnb4", [floats(2, 64, kind=np.float16), (codes(16 * 64 // 2),), (np.abs(floats(16, kind=np.float16)),)], MS, H, K=64, N=16, block_size=64, quant_type=1)),
+    ({"op": "GatherBlockQuantized", "domain": MS, "types": {"0": "UINT8", "2": "FLOAT16"}}, "write scales in float32", lambda: one("GatherBlockQuantized", [(codes(8, 32),), np.int64([1, 2]), (np.abs(floats(8, 2, kind=np.float16)),)], MS, H, gather_axis=0, quantize_axis=1, block_size=32, bits=4)),
+    *(({"op": "SkipSimplifiedLayerNormalization", "domain": MS, "types": {"0": n}}, "keep it in float32", lambda k=k, o=o: one("SkipSimplifiedLayerNormalization", [floats(1, 4, 8, kind=k), floats(1, 4, 8, kind=k), (floats(8, kind=k),)], MS, o)) for n, k, o in (("FLOAT16", np.float16, H),)),
+    ({"op": "MultiHeadAttention", "domain": MS, "types": {"0": "FLOAT16"}}, "keep attention in float32", lambda: one("MultiHeadAttention", [floats(1, 4, 16, kind=np.float16)] * 3, MS, H, num_heads=2)),
+    ({"op": "RotaryEmbedding", "domain": MS, "types": {"0": "FLOAT16"}}, "keep it in float32", lambda: one("RotaryEmbedding", [floats(1, 2, 4, 8, kind=np.float16), np.int64([[0, 1, 2, 3]]), (floats(8, 4, kind=np.float16),), (floats(8, 4, kind=np.float16),)], MS, H)),
+    *(({"op": op, "types": {"0": "INT4"}, "opset": 21}, "dequantize first", lambda op=op, more=more, attributes=attributes: carried(op, I4, 21, *more, **attributes)) for op, more, attributes in (("Transpose", (), {"perm": [1, 0]}), ("Reshape", (np.int64([32, 4]),), {}), ("Identity", (), {}), ("Squeeze", (), {}), ("Unsqueeze", (np.int64([0]),), {}), ("Flatten", (), {}))),
+    *(({"op": "QuantizeLinear", "types": {"2": n}, "opset": o}, "take another type", lambda k=k, o=o: quantize(k, o)) for n, k, o in (("INT4", I4, 21), ("UINT4", U4, 21), ("INT16", T.INT16, 21), ("FLOAT8E4M3FN", T.FLOAT8E4M3FN, 19), ("FLOAT4E2M1", T.FLOAT4E2M1, 23), ("INT2", T.INT2, 25))),
+    *(({"op": "Cast", "types": {"0": n}, "opset": o}, "dequantize it", lambda k=k, o=o, v=v: model([helper.make_node("Cast", ["w"], ["d"], to=F), helper.make_node("Add", ["x", "d"], ["y"])], {"x": floats(4, 32)}, {"w": typed(RANDOM.integers(0, 2, (4, 32)), (4, 32), k)}, opset=o, ir=v)) for n, k, o, v in (("UINT4", U4, 21, 10), ("FLOAT4E2M1", T.FLOAT4E2M1, 23, 11), ("INT2", T.INT2, 25, 13), ("FLOAT8E4M3FN", T.FLOAT8E4M3FN, 19, 10))),
+    *(({"op": "DequantizeLinear", "types": {"0": n}, "attributes": {"block_size": True}, "opset": 21}, "take a scale for each channel", lambda k=k: dequantize(k, 21, block=16)) for n, k in (("INT4", I4), ("INT8", I8), ("UINT4", U4))),
+    *(({"op": op, "types": {"0": "BFLOAT16"}}, "compute in float32", lambda op=op, shapes=shapes, more=more: bfloat(op, *shapes, **more)) for op, shapes, more in (("MatMul", ((4, 8), (8, 4)), {}), ("Add", ((4, 8), (4, 8)), {}), ("Conv", ((1, 2, 5, 5), (3, 2, 3, 3)), {}), ("Softmax", ((4, 8),), {}), ("LayerNormalization", ((4, 8), (8,)), {}))),
+    *(({"op": op, "types": {"0": "FLOAT16"}}, "keep it in float32", make) for op, make in (
+        ("LSTM", lambda: one("LSTM", [floats(3, 1, 8, kind=np.float16), (floats(1, 16, 8, kind=np.float16),), (floats(1, 16, 4, kind=np.float16),)], out=H, hidden_size=4)),
+        ("CumSum", lambda: one("CumSum", [floats(2, 4, kind=np.float16), (np.int64(1),)], out=H)),
+        ("GridSample", lambda: one("GridSample", [floats(1, 1, 4, 4, kind=np.float16), floats(1, 2, 2, 2, kind=np.float16)], out=H, opset=16)),
+        ("Resize", lambda: one("Resize", [floats(1, 1, 4, 4, kind=np.float16), None, (np.float32([1, 1, 2, 2]),)], out=H, mode="linear")),
+        ("Einsum", lambda: one("Einsum", [floats(2, 3, kind=np.float16), floats(3, 2, kind=np.float16)], out=H, equation="ab,bc->ac")),
+    )),
+    ({"op": "DeformConv", "opset": 19}, "write GridSample", lambda: one("DeformConv", [floats(1, 1, 4, 4), (floats(1, 1, 2, 2),), floats(1, 8, 3, 3)], opset=19)),
+    ({"op": "ImageDecoder", "opset": 20}, "decode before the model", lambda: one("ImageDecoder", [codes(64)], out=U, opset=20)),
+    ({"op": "CumProd", "opset": 26}, "write Exp of a CumSum of Log", lambda: one("CumProd", [floats(2, 4), (np.int64(1),)], opset=26)),
+    ({"op": "BitCast", "opset": 26}, "store what it would give", lambda: one("BitCast", [floats(2, 4)], out=I32, opset=26, to=I32)),
     ({"op": "MatMul", "types": {"0": "FLOAT16"}, "fed_by": "Transpose", "perms": [[1, 0, 2], [1, 2, 0]]}, "write Gemm, or keep it float32", crash),
 ]  # fmt: skip
 

@@ -122,6 +122,24 @@ def test_op_types_and_exclusions_reach_the_recipe(run, model, data, out):
     assert answer.json["quantized"] == {"Conv": 5}
 
 
+def test_float16_keeps_what_it_is_told_to_keep(run, model, out):
+    half = ["quantize", model, "-o", out, "--recipe", "float16"]
+    first = bitwright.make_plan(model, recipe="float16").nodes
+    name = next(name for name, one in first.items() if one.op == "Conv")
+    answer = run(*half, "--no-keep-io", "--block-ops", "Relu,Gemm", "--block-nodes", name)
+    assert answer.code == 0
+    graph = onnx.load(out).graph
+    types = {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
+    assert types == {onnx.TensorProto.FLOAT16}
+    recipe = {"exclude_op_types": ["Relu", "Gemm"], "exclude": [name]}
+    plan = bitwright.make_plan(model, recipe={"base": "float16", "select": recipe}).nodes
+    kept = {name for name, one in plan.items() if not one.quantized}
+    assert f"{len(plan) - len(kept)} of {len(plan)} converted to float16" in answer.out
+    assert name in kept and {"Relu"} < {plan[one].op for one in kept}
+    refused = run("quantize", model, "-o", out, "--no-keep-io", "--random-data", "2")
+    assert refused.code == 1 and "float_io is for the mode cast" in refused.err
+
+
 def test_a_folder_of_images_is_data(run, model, image_folder, out):
     answer = run("quantize", model, "-o", out, "--data", image_folder, "--limit", 8, "--json")
     assert answer.code == 0, answer.err

@@ -55,6 +55,15 @@ def test_blocked_operators_and_nodes_stay_float32():
     assert onnx.TensorProto.FLOAT16 in types.values()
 
 
+def test_single_inputs_and_outputs_stay_float32():
+    model = onnx.load(DEMO.model_path)
+    name = model.graph.input[0].name
+    made = float16.convert_float_to_float16(model, keep_io_types=[name])
+    types = [v.type.tensor_type.elem_type for v in (*made.graph.input, *made.graph.output)]
+    assert types == [onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16]
+    assert np.isfinite(answer(made)).all() and ops(made)["Cast"] == 1
+
+
 def test_constants_are_moved_into_the_range():
     model = make_mlp()
     tensor = model.graph.initializer[0]

@@ -12,8 +12,11 @@ WORDS, WIDTH = 64, 64
 CONFIG = {"model_type": "bert", "hidden_size": WIDTH, "vocab_size": WORDS}
 
 
-def make_encoder(*, mask=-1e4, seed=0):
-    """Embeddings, one attention behind a mask as old exports write it, and a product."""
+def make_encoder(*, mask=-1e4, times=1, seed=0):
+    """Embeddings, one attention behind a mask as old exports write it, and a product.
+
+    The mask is added so many times.
+    """
     random = np.random.default_rng(seed)
 
     def weight(*shape):
@@ -37,8 +40,11 @@ def make_encoder(*, mask=-1e4, seed=0):
         node("Sub", ["one", "seen"], ["hidden"], "invert"),
         node("Mul", ["hidden", "least"], ["added"], "mask"),
         node("Unsqueeze", ["added", "axes"], ["wide"], "spread"),
-        node("Add", ["scaled", "wide"], ["masked"], "add_mask"),
-        node("Softmax", ["masked"], ["weights"], "softmax", axis=-1),
+        *(
+            node("Add", [f"s{n}" if n else "scaled", "wide"], [f"s{n + 1}"], f"add_mask{n or ''}")
+            for n in range(times)
+        ),
+        node("Softmax", [f"s{times}"], ["weights"], "softmax", axis=-1),
         node("MatMul", ["weights", "v"], ["mixed"], "mix"),
         node("MatMul", ["mixed", "wo"], ["last_hidden_state"], "project"),
     ]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bitwright.recipe import Recipe
     from bitwright.verification import Verification
 
-_GO_WITH_QAT = {"format", "exclude", "op_types"}
+_GO_WITH_QAT = {"format", "exclude", "block_nodes", "block_ops", "op_types"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

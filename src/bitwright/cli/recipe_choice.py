@@ -65,7 +65,15 @@ class RecipeChoice:
     exclude: list[str] | None = option(
         "NODE", "Leave this node float, or all that match re:...; repeatable."
     )
+    block_nodes: str | None = option("A,B", "Leave these nodes float, as --exclude does.")
+    block_ops: str | None = option("A,B", "Leave nodes of these op types float.")
     op_types: str | None = option("A,B", "Quantize only these op types.")
+    keep_io: bool | None = option(
+        None,
+        "With --recipe float16 or bfloat16: inputs and outputs of the model stay float32 (the "
+        "default), or not.",
+        "--keep-io/--no-keep-io",
+    )
     equalize: bool = switch(
         "First equalize the channels of consecutive weights, which helps recipes with one "
         "scale per tensor. Short for --set equalize={}."
@@ -186,11 +194,14 @@ class RecipeChoice:
                 "--fine-tune adaround, adaquant or signround."
             )
         shapes = read_shapes(self.fix_shape or (), "--fix-shape")
-        exclude = msgspec.json.encode(self.exclude).decode() if self.exclude else None
+        excluded = [*(self.exclude or ()), *(self.block_nodes or "").split(",")]
+        exclude = msgspec.json.encode([name for name in excluded if name]).decode()
         changes = {
             "format": self.format,
             "ranges.method": self.ranges,
-            "select.exclude": exclude,
+            "select.exclude": exclude if self.exclude or self.block_nodes else None,
+            "select.exclude_op_types": self.block_ops,
+            "float_io": None if self.keep_io is None else str(self.keep_io).lower(),
             "select.op_types": self.op_types,
             "mode": "dynamic" if self.dynamic and self.recipe is not None else None,
             "dynamic_scale": self.dynamic_scale,

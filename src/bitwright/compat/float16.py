@@ -18,7 +18,7 @@ from bitwright.compat.neural_compressor.inputs import source_of
 from bitwright.compat.paths import hand_on_names
 from bitwright.errors import NothingQuantizedError
 from bitwright.graph import float_constant_of, load_model, normalize
-from bitwright.recipe import named_recipe
+from bitwright.recipe import Rewrites, named_recipe
 from bitwright.support.notices import warn_user
 
 
@@ -45,7 +45,6 @@ def convert_float_to_float16(
     'Cast'
     """
     others = {
-        "keep_io_types of single tensors": not isinstance(keep_io_types, bool) and keep_io_types,
         "force_fp16_initializers": force_fp16_initializers,
         "force_fp16_inputs": force_fp16_inputs,
         "use_bfloat16_as_blocked_nodes_dtype": use_bfloat16_as_blocked_nodes_dtype,
@@ -55,8 +54,9 @@ def convert_float_to_float16(
     work = _within(load_model(source_of(model)), min_positive_val, max_finite_val)
     types = {node.op_type for node in work.graph.all_nodes()}.intersection(op_block_list or ())
     recipe = named_recipe("float16").replace(
-        float_io=bool(keep_io_types),
+        float_io=keep_io_types if isinstance(keep_io_types, bool) else tuple(keep_io_types),
         optimize=False,
+        rewrite=Rewrites(),
         select={
             "exclude_op_types": tuple(sorted(types)),
             "exclude": tuple(node_block_list or ()),

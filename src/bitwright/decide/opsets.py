@@ -18,6 +18,7 @@ _DYNAMIC = _FUSED = 11
 _HALF = 21
 _BLOCKS = 21
 _FLOAT4 = 23
+_NORMS = 17  # LayerNormalization, which sums squares in float32
 _CHANNELS = 13  # a scale for each column
 _OPSET_OF_OUTPUT = {
     "matmul-nbits-and-rows": _CHANNELS,
@@ -38,7 +39,8 @@ def needed_opset(model: ir.Model, recipe: Recipe) -> int:
     if recipe.mode == "cast":
         # Convolutions are defined for bfloat16 from there on.
         in_bfloat16 = recipe.weight.name == "bfloat16" and not recipe.casts_weights_only
-        return max(own, 22 if in_bfloat16 else _PREFERRED)
+        least = _NORMS if recipe.rewrite.fuse_layer_norm else _PREFERRED
+        return max(own, 22 if in_bfloat16 else least)
     overrides = recipe.overrides.values()
     types = {recipe.activation, recipe.weight, *(t for o in overrides for t in o.types)}
     types |= {*recipe.place.weight_types.values()}

@@ -5,13 +5,19 @@ from __future__ import annotations
 from copy import copy
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.constants import constant_tensor
 from bitwright.graph.editing import insert_after, remove_unused_initializers
-from bitwright.graph.half_ops import find_half_parameters
+from bitwright.graph.half_ops import (
+    TYPE_ATTRIBUTES,
+    find_half_parameters,
+    handed_out,
+    is_float,
+)
 from bitwright.graph.names import NameScope
-from bitwright.graph.subgraphs import iter_graphs, values_of
+from bitwright.graph.subgraphs import iter_graphs, subgraphs_of, values_of
 from bitwright.graph.tensors import inline_copy, lazy_tensor, shape_of
 from bitwright.numerics.halves import narrow
 from bitwright.plan import QuantPlan
@@ -33,11 +39,13 @@ class _Casting:
         self._kind = _KINDS[plan.recipe.weight.name]
         self._names = NameScope(model)
         # In their order, which the names and places of what is written follow.
-        self._half = dict.fromkeys(
-            node for node in model.graph if plan.nodes[node.name or ""].action == "quantize"
-        )
+        self._half = {
+            node: find_half_parameters(node, plan.recipe.weight.name)
+            for node in model.graph.all_nodes()
+            if plan.nodes[node.name or ""].action == "quantize"
+        }
         values = (value for _, graph in iter_graphs(model) for value in values_of(graph))
-        self._floats = {value for value in values if value.dtype == _FLOAT}
+        self._floats = {value for value in values if is_float(value)}
         self._made: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
         self._moved: list[str] = []
         """Constants with numbers that were moved to fit."""
@@ -82,35 +90,51 @@ class _Casting:
     # Whole nodes --------------------------------------------------------------------------------
 
     def _retype(self) -> None:
-        changed = [value for node in self._half for value in node.outputs]
-        if not self._recipe.float_io:
-            changed += [v for v in self._model.graph.inputs if not v.is_initializer()]
+        changed: list[ir.Value] = []
+        for node, half in self._half.items():
+            changed += [value for i, value in enumerate(node.outputs) if half.gives(i)]
+            for _, body in subgraphs_of(node):
+                changed += [value for i, value in enumerate(body.inputs) if half.takes(i)]
+            self._write_type(node)
+        inputs = (value for value in self._model.graph.inputs if not value.is_initializer())
+        changed += [value for value in inputs if not self._recipe.keeps_float(value.name)]
         for value in changed:
             if value in self._floats:
                 value.type = copy(value.type)  # types are shared between values
                 value.dtype = self._kind
 
+    def _write_type(self, node: ir.Node) -> None:
+        """Let a node say the type of its result, where an attribute does."""
+        name = TYPE_ATTRIBUTES.get(node.op_type)
+        if node.outputs[0] not in self._floats:  # as what is cast to integers
+            return
+        if name == "value":
+            given = node.attributes.get_tensor(name)
+            array = np.zeros(1, np.float32) if given is None else given.numpy()
+            tensor = ir.Tensor(narrow(array, _name(self._kind))[0])
+            node.attributes[name] = ir.AttrTensor(name, tensor)
+        elif name is not None:
+            node.attributes[name] = ir.AttrInt64(name, int(self._kind))
+
     def _join_types(self, nodes: list[ir.Node]) -> None:
         """Give each node its inputs in the type that it is computed in."""
         for node in nodes:
-            half = (
-                find_half_parameters(node, self._recipe.weight.name) if node in self._half else None
-            )
+            half = self._half.get(node)
             for index, value in enumerate(node.inputs):
-                if value is None or value not in self._floats:
-                    continue
-                wanted = self._kind if half is not None and half.takes(index) else _FLOAT
-                node.replace_input_with(index, self._as(value, wanted))
-        for path, graph in iter_graphs(self._model):
-            if path:  # a body may hand on what it sees outside
-                for index, value in enumerate(graph.outputs):
-                    if value in self._floats:
-                        graph.outputs[index] = self._as(value, _FLOAT)
+                if value in self._floats:
+                    is_half = half is not None and half.takes(index)
+                    wide = self._as(value, self._kind if is_half else _FLOAT)
+                    node.replace_input_with(index, wide)
+            for output, body, place in handed_out(node):
+                value = body.outputs[place]
+                if value in self._floats:
+                    is_half = half is not None and half.gives(output)
+                    body.outputs[place] = self._as(value, self._kind if is_half else _FLOAT)
 
     def _cast_outputs(self) -> None:
-        wanted = _FLOAT if self._recipe.float_io else self._kind
         graph = self._model.graph
         for index, value in enumerate(list(graph.outputs)):
+            wanted = _FLOAT if self._recipe.keeps_float(value.name) else self._kind
             if value not in self._floats or value.dtype == wanted:
                 continue
             if value.is_graph_input() or value.is_initializer():

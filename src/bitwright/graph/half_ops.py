@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import onnx_ir as ir
 from onnxruntime.capi import _pybind_state
 
+from bitwright.graph.constants import is_constant
 from bitwright.graph.runtime_ops import find_schema
+from bitwright.graph.subgraphs import subgraphs_of
 
 _LATEST = 21
+TYPE_ATTRIBUTES = {
+    "Cast": "to",
+    "ConstantOfShape": "value",
+    **dict.fromkeys(
+        "Bernoulli EyeLike Multinomial RandomNormal RandomNormalLike RandomUniform "
+        "RandomUniformLike".split(),
+        "dtype",
+    ),
+}
+"""Operators whose result has the type that this attribute says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +44,48 @@ class HalfParameters:
         return _at(self.outputs, index, repeats=self.outputs_repeat)
 
 
+def is_float(value: ir.Value | None) -> TypeGuard[ir.Value]:
+    """Return whether a value is a float32 tensor; sequences of them are none."""
+    kind = None if value is None else value.type
+    return isinstance(kind, ir.TensorType) and kind.dtype == ir.DataType.FLOAT
+
+
+def find_counters(node: ir.Node) -> dict[int, ir.Node]:
+    """Return the inputs of a Loop that its body counts with, in float, and what adds each step."""
+    body = node.attributes.get_graph("body") if node.op_type == "Loop" else None
+    if body is None:
+        return {}
+    found = {}
+    for index, value in enumerate(body.inputs[2:], 2):
+        step = body.outputs[index - 1].producer()
+        if step is None or not is_float(value) or step.op_type not in ("Add", "Sub"):
+            continue
+        others = [one for one in step.inputs if one is not value]
+        if len(others) == 1 and is_constant(others[0]):
+            found[index] = step
+    return found
+
+
+def handed_out(node: ir.Node) -> list[tuple[int, ir.Graph, int]]:
+    """Return what bodies of an If, Loop or Scan hand on: output of the node, body, its output."""
+    skipped = 1 if node.op_type == "Loop" else 0  # the condition
+    return [
+        (place - skipped, body, place)
+        for _, body in subgraphs_of(node)
+        for place in range(skipped, len(body.outputs))
+    ]
+
+
 def find_half_parameters(node: ir.Node, kind: str) -> HalfParameters:
-    """Return which tensors of a node may be float16, or bfloat16; of unknown operators none."""
+    """Return which tensors of a node may be float16, or bfloat16; of unknown operators none.
+
+    An If, Loop or Scan takes what its bodies do: all but the counters of a Loop.
+    """
+    if not node.domain and node.op_type in ("If", "Loop", "Scan"):
+        counters = find_counters(node)
+        taken = tuple(index not in counters for index in range(len(node.inputs)))
+        given = tuple(index + 2 not in counters for index in range(len(node.outputs)))
+        return HalfParameters(taken, given)
     if node.domain == "com.microsoft":
         return _read_parameters(runtime_schemas().get(node.op_type), kind)
     if node.domain not in ("", "ai.onnx"):

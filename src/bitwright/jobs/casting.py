@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import onnx_ir as ir
 
 from bitwright._version import TOOL
 from bitwright.decide.casting import decide_casts
+from bitwright.graph import clone_model
+from bitwright.graph.half_ops import is_float
+from bitwright.graph.tensors import inline_copy, tensor_slots
 from bitwright.jobs.calibration import Calibrated, Calibration, observe_tensors, random_data_notes
 from bitwright.jobs.opening import Prepared
+from bitwright.numerics.halves import INFINITE, narrow
 from bitwright.plan import QuantPlan
 
 _ONLY_STORED = (
@@ -22,16 +29,18 @@ def plan_casts(prepared: Prepared, calibration: Calibration) -> tuple[Calibrated
     seen = Calibrated(data="no data: nothing is calibrated")
     if calibration.data is not None and recipe.weight.name == "float16":
         made = [value for node in model.graph for value in node.outputs]
-        values = [v for v in (*model.graph.inputs, *made) if v.dtype == ir.DataType.FLOAT]
+        values = [v for v in (*model.graph.inputs, *made) if is_float(v)]
         names = [value.name for value in values if value.name and not value.is_initializer()]
-        seen = observe_tensors(prepared, names, calibration, detail="extremes")
-    peaks = {name: max(abs(one.low), abs(one.high)) for name, one in seen.sketches.items()}
+        narrowed = replace(prepared, model=_narrow_masks(model))
+        seen = observe_tensors(narrowed, names, calibration, detail="extremes")
+    # What is empty, as a first cache, has no peak.
+    peaks = {n: max(abs(s.low), abs(s.high)) for n, s in seen.sketches.items() if s.finite}
     plan = QuantPlan(
         recipe=recipe,
         fingerprint=prepared.fingerprint,
         tool=TOOL,
         tensors={},
-        nodes=decide_casts(model, recipe, peaks),
+        nodes=decide_casts(model, recipe, peaks, random=seen.random),
         random_data=seen.random,
         notes=[
             *prepared.notes,
@@ -40,3 +49,17 @@ def plan_casts(prepared: Prepared, calibration: Calibration) -> tuple[Calibrated
         ],
     )
     return seen, plan
+
+
+def _narrow_masks(model: ir.Model) -> ir.Model:
+    """Return the model with what stands for infinity as float16 has it.
+
+    Else all that a mask is added to would seem to overflow.
+    """
+    narrowed = clone_model(model)
+    for slot in tensor_slots(narrowed):
+        if slot.tensor.dtype == ir.DataType.FLOAT:
+            array = inline_copy(slot.tensor).numpy()  # a mapped file would stay in memory
+            if np.any(np.isfinite(array) & (np.abs(array) >= INFINITE)):
+                slot.put(ir.Tensor(narrow(array, "float16")[0].astype(np.float32)))
+    return narrowed

@@ -8,11 +8,11 @@ from bitwright.numerics.types import FLOAT16, QTYPES
 from bitwright.support.array_types import Array
 
 MAX_FLOAT16 = FLOAT16.highest
-INFINITE = 0.99 * float(np.finfo(np.float32).max)
+INFINITE = 1e30
 """From here on a float32 stands for infinity, as in the masks of attentions."""
-_FLOAT16_MASK = MAX_FLOAT16 / 2
+_FLOAT16_MASK = MAX_FLOAT16 / 4
 """What stands for infinity in float16: more than any logarithm of a probability, and what is added
-to it leaves it finite, so that a row of nothing else is no row of NaN."""
+to it, other masks too, leaves it finite, so that a row of nothing else is no row of NaN."""
 _MIN_FLOAT16 = float(np.finfo(np.float16).smallest_subnormal)
 
 

@@ -104,8 +104,8 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
     """What becomes of float16 inside the model: computed in float32, or kept, with scales in
     float16 and only those ops quantized that the runtime takes so. Cast, in weight-only mode: all
     that is left of float32 becomes float16, scales too; inputs and outputs stay."""
-    float_io: bool = True
-    """Cast mode: inputs and outputs of the model stay float32."""
+    float_io: bool | tuple[str, ...] = True
+    """Cast mode: inputs and outputs of the model stay float32, or those of these names."""
     keep_defaults: bool = False
     """Initializers that are also inputs of the model stay both, so that callers can go on
     replacing them: no weight is stored as integers then. Else they become constants."""
@@ -119,6 +119,10 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
         """Whether what is inside If, Loop and Scan bodies is quantized."""
         asked = self.select.subgraphs
         return self.mode != "static" if asked is None else asked
+
+    def keeps_float(self, name: str | None) -> bool:
+        """Return whether an input or output of the model stays float32 in the mode cast."""
+        return self.float_io if isinstance(self.float_io, bool) else name in self.float_io
 
     @property
     def casts_weights_only(self) -> bool:

@@ -11,6 +11,7 @@ import msgspec
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.types import INT4, INT8, INT16, QTYPES, UINT8, UINT16
 from bitwright.recipe.finetuning import AdaQuant, AdaRound, FineTuning, SignRound
+from bitwright.recipe.hardware import Rewrites
 from bitwright.recipe.options import Selection
 from bitwright.recipe.value import Recipe
 from bitwright.recipe.weights import AWQ, GPTQ, HQQ, ByLoss, ByPlace, Nearest, WeightOnly
@@ -94,7 +95,13 @@ RECIPES = {
         *(Recipe(name=n, mode="weight-only", weights=w) for n, w in _WEIGHT_ONLY.items()),
         Recipe(name="int8-cache", mode="weight-only", cache="int8", select=Selection(op_types=())),
         *(
-            Recipe(name=n, mode="cast", activation=QTYPES[n], weight=QTYPES[n])
+            Recipe(
+                name=n,
+                mode="cast",
+                activation=QTYPES[n],
+                weight=QTYPES[n],
+                rewrite=Rewrites(fuse_layer_norm=True),
+            )
             for n in ("float16", "bfloat16")
         ),
         *PRESETS,

@@ -162,7 +162,7 @@ RULES = (
     ),
     Rule(_without_effect, "{found[0]} has no effect in {found[1]}; leave it out."),
     Rule(
-        lambda r: r.mode != "cast" and not r.float_io,
+        lambda r: r.mode != "cast" and r.float_io is not True,
         "float_io is for the mode cast; take the recipe float16, or leave it out.",
     ),
     Rule(

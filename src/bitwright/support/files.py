@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import secrets
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self, TypeVar
+from typing import IO, Any, Self, TypeVar
 
 from bitwright.errors import BitwrightError, OutputError
 
@@ -21,6 +22,7 @@ __all__ = [
     "Closing",
     "check_regular_file",
     "make_folder",
+    "read_object",
     "read_parsed",
     "replace_file",
     "replace_folder",
@@ -229,3 +231,11 @@ else:
         except BlockingIOError:
             return False
         return True
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object in a file, or an empty one where there is none that can be read."""
+    with suppress(OSError, ValueError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else {}
+    return {}

@@ -37,10 +37,10 @@ def test_what_the_runtime_does_not_open_is_found(result, tmp_path):
 
 
 def test_what_gives_no_numbers_is_below_the_bar_on_random_samples_too(tmp_path):
-    # Squares of half floats end at 65504, and infinity over infinity is no number.
+    # Half floats end at 65504, and infinity over infinity is no number.
     nodes = [
         node("Mul", ["x", "big"], ["a"]),
-        node("Mul", ["a", "a"], ["b"]),
+        node("Mul", ["a", "big"], ["b"]),
         node("Div", ["b", "b"], ["y"]),
     ]
     model = build(nodes, {"x": [1, 4]}, [info("y", [1, 4])], {"big": np.float32(1000)})

@@ -2,13 +2,17 @@
 
 import hashlib
 import json
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 from support.folders import make_folder, make_text
-from support.models import make_cnn, make_samples
+from support.models import build, info, make_cnn, make_samples, node, weight
 from support.published import make_encoder_folder
 
 import bitwright
@@ -88,6 +92,73 @@ def test_what_an_earlier_run_has_finished_is_not_done_again(folder, tmp_path, mo
     assert again == ["model_quantized.onnx", "model_q4.onnx"]
     assert [one.variant for one in made.written] == chosen
     assert not (out / WORK).exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("number", ["SIGINT", "SIGKILL"])
+def test_ctrl_c_and_a_kill_lose_no_variant_that_was_finished(folder, tmp_path, monkeypatch, number):
+    out, chosen = tmp_path / "out", ["fp32", "fp16", "q8", "q4"]
+    words = ["publish", str(folder), "-o", str(out), "--variants", ",".join(chosen)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "bitwright", *words, "--no-reports"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # Shells start jobs in the background deaf to Ctrl-C, and these tests with them.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as job:
+        done = set()
+        while len(done) < 2 and job.poll() is None:
+            time.sleep(0.005)
+            done = {path.name for path in (out / WORK).glob("*.safetensors")}
+        job.send_signal(getattr(signal, number))
+    assert job.returncode in (130, -signal.SIGKILL)
+    assert all(name.startswith(WORK) for name in files(out))  # no variant has its name yet
+    again, certify = [], publishing.certify
+    monkeypatch.setattr(
+        publishing, "certify", lambda *given: again.append(given[1].name) or certify(*given)
+    )
+    made = publish(folder, out, variants=chosen, reports=False)
+    assert 0 < len(again) <= 2 and "model.onnx" not in again
+    assert [one.variant for one in made.written] == chosen and not (out / WORK).exists()
+
+
+def test_a_mask_that_overflows_in_half_precision_is_found_and_not_written(tmp_path):
+    # Of a row of padding alone nothing is left: each mask fits float16, and both are infinite.
+    source = make_encoder_folder(tmp_path / "model", mask=-6e4, times=2)
+    masks = np.array([[[1, 1, 1, 0]], [[0, 0, 0, 0]], [[1, 1, 0, 0]]])
+    data = {"input_ids": np.full((3, 1, 4), 5), "attention_mask": masks}
+    given = {"variants": ["fp32", "fp16", "q8f16"], "reports": False, "data": data}
+    made = publish(source, tmp_path / "out", **given)
+    half, broken = made.certificates[1:]
+    assert half.reason is None  # what the masks reach was seen on the data
+    assert broken.reason.startswith("below the bar: ") and "no numbers" in broken.reason
+    assert "onnx/model_q8f16.onnx" not in files(tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "| onnx/model_q8f16.onnx | q8f16 | below the bar" in card
+
+
+def test_parts_of_one_name_stay_in_their_folders_and_images_have_the_size_they_ask_for(tmp_path):
+    pipeline = tmp_path / "pipeline"
+    for name, channels in (("unet", 4), ("vae_decoder", 2)):
+        (pipeline / name).mkdir(parents=True)
+        (pipeline / name / "config.json").write_text('{"sample_size": 8}')
+        shape = ["batch", "channels", "height", "width"]
+        layers = [
+            node("Conv", ["sample", "w"], ["c"]),
+            node("Reshape", ["c", "flat"], ["f"]),
+            node("MatMul", ["f", "v"], ["y"]),
+        ]
+        constants = {"w": weight(4, channels, 1, 1), "flat": np.int64([1, 256]),
+                     "v": weight(256, 8)}  # fmt: skip
+        model = build(layers, {"sample": shape}, [info("y", None)], constants)
+        onnx.save(model, pipeline / name / "model.onnx")
+    publish(pipeline, tmp_path / "out", variants=["fp32", "fp16"], reports=False)
+    assert [name for name in files(tmp_path / "out") if name.endswith(".onnx")] == [
+        "unet/model.onnx",
+        "unet/model_fp16.onnx",
+        "vae_decoder/model.onnx",
+        "vae_decoder/model_fp16.onnx",
+    ]
 
 
 def test_variants_above_a_size_are_not_written_and_the_reason_is(folder, tmp_path):

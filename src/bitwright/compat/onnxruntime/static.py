@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import onnx
-import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.compat.onnxruntime.calibrator import calibrated_tensors
@@ -44,7 +43,6 @@ from bitwright.compat.options import RecipeParts, read_switch
 from bitwright.decide.ops import op_types
 from bitwright.decide.opsets import has_float16, needed_opset
 from bitwright.errors import DataError, RecipeError
-from bitwright.graph import load_model
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.modes import quantize_model
 from bitwright.numerics.types import QType
@@ -53,7 +51,7 @@ from bitwright.run.trial import opens
 from bitwright.support.notices import warn_user
 from bitwright.verification.runtime import describe_rounded
 
-__all__ = ["opens", "quantize_static", "takes_float16_scales"]
+__all__ = ["opens", "quantize_static"]
 
 
 @raises_builtins(retired=RETIRED)
@@ -248,52 +246,22 @@ def _types_of(recipe: Recipe) -> set[QType]:
 
 
 def _keep_float16(model: Any, recipe: Recipe) -> Recipe:
-    """Let a float16 model stay one, without Casts, where the other tool's runs.
+    """Let a float16 model stay one, without Casts, where that loads on every machine.
 
-    That takes opset 21. Float16 scales have too few digits for 16 bits.
+    That takes opset 21. Float16 scales have too few digits for 16 bits. Where a machine has a
+    float16 kernel for an operator, the runtime makes an integer one of it and the pairs around it,
+    which takes float32 scales only, and refuses the model.
     """
     has_digits = all(qtype.is_integer and qtype.bits <= 8 for qtype in _types_of(recipe))
     if not has_digits or not recipe.output_format.standard_pairs:
         return recipe
     loaded = graph.load_model(model)
     types = recipe.select.op_types
+    quantized = {node.op_type for node in loaded.graph.all_nodes()}
+    quantized = quantized if types is None else quantized.intersection(types)
     kept = (
         has_float16(loaded)
         and needed_opset(loaded, recipe) >= 21
-        and takes_float16_scales(loaded, None if types is None else frozenset(types))
+        and quantized.isdisjoint(op_types(lambda op: op.float32_scales == "fused"))
     )
     return recipe.replace(float16="keep") if kept else recipe
-
-
-# float16 ---------------------------------------------------------------------------------------
-
-
-_FUSED = op_types(lambda op: op.float32_scales == "fused")
-# 15360 are the bits of 1.
-_SUM = """
-<ir_version: 10, opset_import: ["": 21]>
-sum (float16[1] x) => (uint8[1] result) <float16 scale = {15360}, uint8 zero = {0}> {
-    codes = QuantizeLinear(x, scale, zero)
-    rounded = DequantizeLinear(codes, scale, zero)
-    sum = Add(rounded, rounded)
-    result = QuantizeLinear(sum, scale, zero)
-}
-"""
-_FUSED_EVERYWHERE = "Concat"  # it has a float16 kernel on every machine
-
-
-def takes_float16_scales(model: ir.Model, quantized: frozenset[str] | None) -> bool:
-    """Whether the runtime opens the model with float16 scales around these op types; None: all.
-
-    It makes integer operators of pairs around what it has a kernel for, and those take float32
-    scales only. Which float16 kernels it has is a matter of the machine.
-    """
-    found = {node.op_type for node in model.graph.all_nodes()} & _FUSED
-    found = found if quantized is None else found & quantized
-    return not found or (_FUSED_EVERYWHERE not in found and not _has_float16_kernels())
-
-
-@cache
-def _has_float16_kernels() -> bool:
-    """Whether a sum between pairs with float16 scales is refused here."""
-    return not opens(load_model(onnx.parser.parse_model(_SUM)))

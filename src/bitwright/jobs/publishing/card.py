@@ -19,7 +19,7 @@ from bitwright.jobs.folder import ModelFolder
 from bitwright.jobs.publishing.certificate import Certificate
 from bitwright.jobs.publishing.samples import SEED
 from bitwright.jobs.publishing.variants import VARIANTS, Loader
-from bitwright.support.files import make_folder, write_file
+from bitwright.support.files import make_folder, read_object, write_file
 from bitwright.support.showing import Summarized
 from bitwright.support.wording import counted, show_bytes, show_percent
 
@@ -66,7 +66,7 @@ class Published(Summarized):
 
     def write(self, source: ModelFolder) -> None:
         """Write the card and all other files of the source; programs find the list last."""
-        earlier = _read_json(self.output / CERTIFICATES)
+        earlier = read_object(self.output / CERTIFICATES)
         kept = self._copy_others(source)
         kept |= {name for one in self.written for name in (*one.hashes, one.page)}
         write_file(self.output / _CARD, self.text(source))
@@ -93,7 +93,7 @@ class Published(Summarized):
 
     def _config(self, path: Path) -> str:
         """Return the configuration with what transformers.js loads where nothing is asked for."""
-        config = _read_json(path)
+        config = read_object(path)
         if not config:
             raise ModelError(f"{str(path)!r} is no configuration of a model: it is not an object.")
         section = dict(config.get("transformers.js_config") or {})
@@ -176,11 +176,3 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     cells = [columns, ["---"] * len(columns), *rows]
     lines = ([text.replace("|", "\\|").replace("\n", " ") for text in row] for row in cells)
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a file, or an empty one where there is none that can be read."""
-    with suppress(OSError, ValueError):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) else {}
-    return {}

@@ -76,6 +76,7 @@ def publish_folder(request: PublishRequest) -> Published:
     parts = [name for name in source.models if not is_variant(name)] or [*source.models]
     if any(Path(name).name == "decoder_model_merged.onnx" for name in parts):
         parts = [name for name in parts if Path(name).name not in loader.unread]
+    apart = len({Path(name).name for name in parts}) < len(parts)
     data = FolderData.open(source.root, tuple(parts), request.data)
     make_folder(output)
     store = PartStore(output / WORK, job="publish")
@@ -83,7 +84,7 @@ def publish_folder(request: PublishRequest) -> Published:
     aside: dict[str, Path] = {}
     with show_progress(request.progress, "Publishing", len(parts) * len(variants)) as report:
         for part in parts:
-            job = _Part(request, loader, source.root, part, data, store, aside)
+            job = _Part(request, loader, source.root, part, apart, data, store, aside)
             made: list[Certificate] = []
             for variant in variants:
                 made.append(job.certified(variant))
@@ -133,6 +134,8 @@ class _Part:
     loader: Loader
     root: Path
     name: str
+    apart: bool
+    """Whether another part has the same name, in another folder."""
     data: FolderData
     store: PartStore
     aside: dict[str, Path]
@@ -149,14 +152,14 @@ class _Part:
         given, reason = self.data.for_model(self.name)
         model, request = graph.load_model(self.path), self.request
         if given is None or reason is not None:
-            drawn = draw_samples(model, input_specs(model), count=_DRAWN, folder=self.root)
+            drawn = draw_samples(model, input_specs(model), count=_DRAWN, folder=self.path.parent)
             return Calibration(drawn, progress=False, kept_random=True)
         limit = request.limit or _SAMPLES
         return Calibration(given, limit, request.transform, progress=False).keep(model)
 
     def certified(self, variant: Variant) -> Certificate:
         """Return a variant that was made and tried, now or by an earlier run."""
-        place = self.loader.place(self.name, variant)
+        place = self.loader.place(self.name, variant, apart=self.apart)
         random = self.calibration.is_random
         recipes = variant.recipes(has_data=not random)
         key = self._key(recipes, place, variant)
@@ -231,7 +234,7 @@ class _Part:
         model, count = graph.load_model(self.path), self.request.golden
         if self.request.golden_from_data:
             return list(islice(self.calibration.open(model), count))
-        return draw_samples(model, input_specs(model), count=count, folder=self.root)
+        return draw_samples(model, input_specs(model), count=count, folder=self.path.parent)
 
     def _quantize(self, recipe: Recipe, folder: Path, variant: Variant) -> Result:
         learns = recipe.mode == "weight-only" and recipe.weights.needs_data

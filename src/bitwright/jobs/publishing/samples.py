@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,14 @@ from bitwright.errors import DataError
 from bitwright.graph import float_constant_of
 from bitwright.jobs.calibration import GIVE_DATA
 from bitwright.support.array_types import Array
+from bitwright.support.files import read_object
 from bitwright.support.input_limits import check_limit
 
 SEED = 0
 TOKENS = 32
 """Tokens of a sample where the model leaves that open."""
-_SIDE = 224
-"""Height and width of an image, where they are open."""
+_SIDE, _CHANNELS = 224, 3
+"""Of an image, where the model and its configuration leave them open."""
 
 
 def draw_samples(
@@ -30,8 +32,40 @@ def draw_samples(
     generator = np.random.default_rng(SEED)
     length, words = fixed_length(specs) or TOKENS, _vocabulary(model)
     heads = Heads() if folder is None else Heads.read_beside(folder)
+    side = _SIDE if folder is None else _read_side(folder)
+    specs = [_with_sizes(spec, model, side) for spec in specs]
     windows = (Window(generator.integers(0, words, (1, length)), {}, heads) for _ in range(count))
     return [{spec.name: _fill(spec, window, generator) for spec in specs} for window in windows]
+
+
+def _read_side(folder: Path) -> int:
+    """Return the size of the images that the configuration in a folder names."""
+    found = read_object(folder / "config.json")
+    for section in (found, found.get("vision_config")):
+        for key in ("image_size", "sample_size"):
+            size = section.get(key) if isinstance(section, dict) else None
+            size = size[0] if isinstance(size, list) and size else size
+            if isinstance(size, int):
+                return size
+    return _SIDE
+
+
+def _with_sizes(spec: InputSpec, model: ir.Model, side: int) -> InputSpec:
+    """Give an image the channels that convolutions take of it, and its size."""
+    if spec.shape is None or len(spec.shape) != 4 or find_maker(spec.name) is not None:
+        return spec
+    value = next(value for value in model.graph.inputs if value.name == spec.name)
+    layers = [use.node for use in value.uses() if use.node.op_type == "Conv" and not use.idx]
+    taken = (
+        weight.shape[1] * node.attributes.get_int("group", 1)
+        for node in layers
+        if (weight := float_constant_of(node.inputs[1])) is not None
+    )
+    usual = (1, next(taken, _CHANNELS), side, side)
+    shape = (
+        dim if isinstance(dim, int) else size for dim, size in zip(spec.shape, usual, strict=True)
+    )
+    return replace(spec, shape=tuple(shape))
 
 
 def _vocabulary(model: ir.Model) -> int:
@@ -55,16 +89,15 @@ def _fill(spec: InputSpec, window: Window, generator: np.random.Generator) -> Ar
         raise DataError(
             f"input {spec.name!r} {what}, so that no sample can be made up", **GIVE_DATA
         )
-    rank = len(spec.shape)
-    shape = tuple(_size(dim, axis, rank, window) for axis, dim in enumerate(spec.shape))
+    shape = tuple(_size(dim, axis, window) for axis, dim in enumerate(spec.shape))
     check_limit("elements", int(np.prod(shape)), f"input {spec}", DataError)
     if kind in "iub":
         return generator.integers(0, 2, shape).astype(spec.dtype)
     return generator.standard_normal(shape, np.float32).astype(spec.dtype)
 
 
-def _size(dim: int | str | None, axis: int, rank: int, window: Window) -> int:
+def _size(dim: int | str | None, axis: int, window: Window) -> int:
     """Return the size of a dimension; of an open one by its name and place."""
     if axis == 0 or isinstance(dim, int) or "batch" in (dim or ""):
         return dim if isinstance(dim, int) else 1
-    return _SIDE if rank == 4 and axis > 1 else window.length
+    return window.length

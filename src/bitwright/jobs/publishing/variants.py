@@ -49,8 +49,8 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     data: str = ".data"
     unread: tuple[str, ...] = ()
 
-    def place(self, part: str, variant: Variant) -> str:
-        """Return where a variant of a part goes.
+    def place(self, part: str, variant: Variant, *, apart: bool = False) -> str:
+        """Return where a variant of a part goes; `apart`: parts of one name lie in folders.
 
         >>> LOADERS["transformers.js"].place("encoder_model.onnx", VARIANTS["q8"])
         'onnx/encoder_model_quantized.onnx'
@@ -60,7 +60,7 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
         path = PurePosixPath(part)
         if self.by_variant:
             return str(variant.name / path)
-        folder = path.parent if self.folder is None else PurePosixPath(self.folder)
+        folder = path.parent if apart or self.folder is None else PurePosixPath(self.folder)
         return str(folder / f"{path.stem}{variant.suffix}{path.suffix}")
 
     def choose(self, names: Sequence[str] | None) -> list[Variant]:
