@@ -12,21 +12,20 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
-from bitwright.decide.ops import OPERATORS, bounds_of, op_types
-from bitwright.graph.constants import float_constant_of, input_at
+from bitwright.decide.ops import bounds_of, op_types
+from bitwright.decide.ranges.known import known_range
+from bitwright.graph.constants import float_constant_of, input_at, is_constant
 from bitwright.graph.half_ops import find_counters, is_float
 from bitwright.graph.subgraphs import reach, subgraphs_of
 
 COUNTS = "it counts, or makes angles of what counts: in half floats whole numbers end early"
 SQUARES = "its squares or exponentials may exceed float16 (65504), and no data shows how large"
 
-_REDUCTIONS = frozenset("ReduceMax ReduceMean ReduceMin ReduceSum".split())
 _TAMING = frozenset("Cos Erf Log Reciprocal Sin Sqrt".split())
 """Elementwise functions whose results are small whatever they read."""
+_REDUCTIONS = frozenset("ReduceMax ReduceMean ReduceMin ReduceSum".split())
 _STEPS = op_types(lambda op: op.elementwise or op.moves or op.pool) | _REDUCTIONS
-_CARRIERS = _STEPS - _TAMING
-_MOVES = op_types(lambda op: op.moves and op.data == (0,))
-_SIZES = frozenset({"Shape", "Size"})
+_PRODUCTS = op_types(lambda op: op.linear) | {"Einsum"}
 _COUNTING = frozenset({"CumSum", "Range"})
 _LARGEST_SQUARED, _LARGEST_EXPONENT = 255.0, 11.0
 
@@ -76,16 +75,14 @@ def _reach_small(nodes: list[ir.Node], sources: set[ir.Node]) -> set[ir.Node]:
 
 def _carries(node: ir.Node, wide: set[ir.Value | None]) -> bool:
     """Return whether numbers of a node are as large as those that it reads."""
-    if node.op_type not in _CARRIERS or not _takes_part(node) or _bound(node) <= _LARGEST_SQUARED:
-        return False
     is_divisor = node.op_type == "Div" and node.inputs[1] in wide
-    return not is_divisor and not wide.isdisjoint(node.inputs)
+    if node.op_type not in _STEPS - _TAMING or is_divisor or wide.isdisjoint(node.inputs):
+        return False
+    return _bound(node.outputs[0]) > _LARGEST_SQUARED
 
 
 def _takes_part(node: ir.Node) -> bool:
-    rule = OPERATORS.get(node.op_type)
-    is_linear = node.op_type == "Einsum" or bool(rule and rule.linear)
-    return not is_linear and node.op_type not in _SIZES and not list(subgraphs_of(node))
+    return node.op_type not in _PRODUCTS | {"Shape", "Size"} and not list(subgraphs_of(node))
 
 
 def _overflows(node: ir.Node) -> bool:
@@ -94,31 +91,23 @@ def _overflows(node: ir.Node) -> bool:
     if node.domain or not is_float(node.outputs[0]):
         return False
     if node.op_type == "Exp":
-        return not (_is_shifted_down(x) or _at_most(x, _LARGEST_EXPONENT))
+        return not _is_shifted_down(x) and _bound(x) > _LARGEST_EXPONENT
     if node.op_type == "Pow":
-        exponent = float_constant_of(other)
-        is_power = float_constant_of(x) is None and exponent is not None and exponent.max() > 1
-        return is_power and not (_at_most(x, _LARGEST_SQUARED) or _saturates(node))
-    squares = node.op_type in ("ReduceL2", "ReduceSumSquare") or (
-        node.op_type == "Mul" and x is other
-    )
-    return squares and not _at_most(x, _LARGEST_SQUARED)
+        exponent = None if is_constant(x) else float_constant_of(other)
+        squares = exponent is not None and exponent.max() > 1 and not _saturates(node)
+    else:
+        is_square = node.op_type == "Mul" and x is other
+        squares = is_square or node.op_type in ("ReduceL2", "ReduceSumSquare")
+    return squares and _bound(x) > _LARGEST_SQUARED
 
 
-def _at_most(value: ir.Value | None, limit: float) -> bool:
-    """Return whether the operator that makes a value bounds its magnitude."""
-    node = None if value is None else value.producer()
-    while node is not None and node.op_type in _MOVES:
-        value = node.inputs[0]
-        node = None if value is None else value.producer()
-    return node is not None and _bound(node) <= limit
-
-
-def _bound(node: ir.Node) -> float:
-    """Return the largest magnitude that an operator gives, where its form says it."""
-    rule = OPERATORS.get(node.op_type)
-    ends = bounds_of(node) or (None if rule is None else rule.output_range)
-    return math.inf if ends is None else max(map(abs, ends))
+def _bound(value: ir.Value | None) -> float:
+    """Return the largest magnitude of a value, where the operator that makes it says so."""
+    maker = None if value is None else value.producer()
+    if value is None or maker is None:
+        return math.inf
+    ends = known_range(value) or bounds_of(maker) or (math.inf,)
+    return max(map(abs, ends))
 
 
 def _is_shifted_down(value: ir.Value | None) -> bool:
@@ -146,7 +135,8 @@ def _find_angles(nodes: list[ir.Node]) -> set[ir.Node]:
 
     def makers(node: ir.Node) -> list[ir.Node]:
         found = [value.producer() for value in node.inputs if is_float(value)]
-        return [one for one in found if one is not None and _makes_angles(one)]
+        known = _STEPS | _COUNTING | _PRODUCTS
+        return [one for one in found if one is not None and one.op_type in known]
 
     angles: set[ir.Node] = set()
     for end in nodes:
@@ -154,26 +144,15 @@ def _find_angles(nodes: list[ir.Node]) -> set[ir.Node]:
         if not is_angle and not (end.op_type == "Cast" and _is_whole(end.outputs[0])):
             continue
         above = reach([end], makers)
-        if any(_counts(one) or (is_angle and _reads_input(one)) for one in above):
+        # An angle may also be made of what callers give, such as a time or coordinates.
+        given = (v for one in above for v in one.inputs if is_angle and v and v.is_graph_input())
+        if any(given) or any(
+            one.op_type in _COUNTING or (one.op_type == "Cast" and _is_whole(one.inputs[0]))
+            for one in above
+        ):
             angles |= {*above}
     return angles
 
 
-def _makes_angles(node: ir.Node) -> bool:
-    rule = OPERATORS.get(node.op_type)
-    is_product = node.op_type == "Einsum" or (rule is not None and rule.linear == "matrix")
-    return node.op_type in _STEPS | _COUNTING or is_product
-
-
-def _counts(node: ir.Node) -> bool:
-    """Return whether a node makes floats of integers."""
-    return node.op_type in _COUNTING or (node.op_type == "Cast" and _is_whole(node.inputs[0]))
-
-
 def _is_whole(value: ir.Value | None) -> bool:
     return value is not None and value.dtype is not None and value.dtype.is_integer()
-
-
-def _reads_input(node: ir.Node) -> bool:
-    """Return whether a node reads what callers give, such as a time or coordinates."""
-    return any(value is not None and value.is_graph_input() for value in node.inputs)

@@ -80,6 +80,8 @@ _WEIGHT_ONLY = {
     ),
 }
 
+_NORMS = Rewrites(fuse_layer_norm=True)  # it sums squares in float32
+
 RECIPES = {
     recipe.name: recipe
     for recipe in (
@@ -95,14 +97,8 @@ RECIPES = {
         *(Recipe(name=n, mode="weight-only", weights=w) for n, w in _WEIGHT_ONLY.items()),
         Recipe(name="int8-cache", mode="weight-only", cache="int8", select=Selection(op_types=())),
         *(
-            Recipe(
-                name=n,
-                mode="cast",
-                activation=QTYPES[n],
-                weight=QTYPES[n],
-                rewrite=Rewrites(fuse_layer_norm=True),
-            )
-            for n in ("float16", "bfloat16")
+            Recipe(name=n, mode="cast", activation=t, weight=t, rewrite=_NORMS)
+            for n, t in (("float16", QTYPES["float16"]), ("bfloat16", QTYPES["bfloat16"]))
         ),
         *PRESETS,
     )
