@@ -20,7 +20,7 @@ from support.op_models import OP_MODELS
 from bitwright.decide.ops import RULES
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import INT4, INT8, INT32, UINT8, UINT16
-from bitwright.recipe import Emulation, Override, Placement, Selection
+from bitwright.recipe import Emulation, MinMax, Override, Placement, Selection
 
 EVERYTHING = Selection(op_types=tuple(RULES))
 
@@ -425,3 +425,17 @@ def test_a_float_node_reads_through_a_dedicated_pair_of_the_only_chosen_reader(c
     layout = layout_of(model, emulate=emulate, select=Selection(op_types=("Conv",)))
     [read] = layout.nodes["erf"].inputs
     assert (read is not None) == (chosen == 1)
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_what_moves_channels_has_scales_of_its_own_where_each_channel_has_one(per_channel):
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], "conv"),
+        node("Transpose", ["c"], ["t"], "transpose", perm=[0, 2, 1, 3]),
+        node("Conv", ["t", "w2"], ["y"], "behind"),
+    ]
+    constants = {"w": normal(3, 3, 1, 1), "w2": normal(3, 4, 1, 1, seed=1)}
+    model = build(nodes, {"x": [1, 3, 4, 4]}, {"y": [1, 3, 3, 4]}, constants)
+    ranges = MinMax(per_channel=per_channel)
+    layout = layout_of(model, activation=UINT16, ranges=ranges)
+    assert (layout.entries["t"].same_as is None) == per_channel
