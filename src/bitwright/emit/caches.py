@@ -8,7 +8,7 @@ even channel low and 8 above its value.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -32,8 +32,8 @@ class AttentionCache(NamedTuple):
     """An attention, and the inputs and outputs of the model that are its keys and values."""
 
     node: ir.Node
-    past: tuple[ir.Value, ir.Value]
-    present: tuple[ir.Value, ir.Value]
+    past: list[ir.Value]
+    present: list[ir.Value]
 
     @property
     def heads(self) -> int:
@@ -68,44 +68,41 @@ def find_caches(model: ir.Model, bits: int) -> list[AttentionCache]:
     schema = runtime_schemas().get(_ATTENTION)
     if schema is None or "k_quant_type" not in schema.attributes:
         raise ModelError("the installed ONNX Runtime keeps no caches of integers; upgrade it.")
-    for node in nodes:
-        if node.attributes.get_string("k_quant_type", "NONE") != "NONE":
-            raise AlreadyQuantizedError(f"the cache of {node.name!r} is quantized already.")
-        reason = _reason_against(node, bits)
+    found = [_cache_of(node) for node in nodes]
+    for cache in found:
+        if cache.node.attributes.get_string("k_quant_type", "NONE") != "NONE":
+            raise AlreadyQuantizedError(f"the cache of {cache.node.name!r} is quantized already.")
+        reason = next((why for why, holds in _needs(cache, bits).items() if not holds), None)
         if reason is not None:
-            raise ModelError(f"the cache of {node.name!r} cannot be int{bits}: {reason}.")
-    return [
-        AttentionCache(node, _both(node.inputs, _PAST), _both(node.outputs, _PRESENT))
-        for node in nodes
-    ]
+            raise ModelError(f"the cache of {cache.node.name!r} cannot be int{bits}: {reason}.")
+    return found
 
 
-def _both(values: Sequence[ir.Value | None], places: tuple[int, int]) -> tuple[ir.Value, ir.Value]:
-    key, value = (values[place] for place in places)
-    assert key is not None and value is not None
-    return key, value
+def _cache_of(node: ir.Node) -> AttentionCache:
+    past = [value for place in _PAST if (value := input_at(node, place)) is not None]
+    return AttentionCache(node, past, list(node.outputs[1:3]))
 
 
-def _reason_against(node: ir.Node, bits: int) -> str | None:
-    """Return why the runtime, or who calls the model, would not take integers of a node."""
-    past, present = ([input_at(node, place) for place in _PAST], list(node.outputs[1:3]))
-    if any(value is None or not value.is_graph_input() for value in past):
-        return "the model computes it, or casts it, and hands it on"
-    if any(value is None or len(value.uses()) > 1 for value in past):
-        return "other nodes read it, too"
-    if len(present) < 2 or any(not v.is_graph_output() or v.uses() for v in present):
-        return "what it becomes is not handed out, or read by other nodes"
-    if any(value is None or value.dtype not in _FLOATS for value in past):
-        return "it is not float"
-    if any(input_at(node, place) is not None for place in _NORMS):
-        return "ONNX Runtime's CPU provider does not normalize queries and keys beside it"
-    size = _head_size(node)
-    ring, step = node.attributes.get_int("sliding_window_cache", 0), 16 if bits == 8 else 32
-    if ring and size is not None and size % step:
-        return f"a ring of slots takes heads of a multiple of {step}, and these have {size}"
-    if bits == 4 and size is not None and size % 2:
-        return f"heads of {size} do not fill whole bytes"
-    return None
+def _needs(cache: AttentionCache, bits: int) -> dict[str, bool]:
+    """Return what the runtime, and who calls the model, ask of a cache; else, and whether it is."""
+    node, past, present = cache
+    size, step = _head_size(node), 16 if bits == 8 else 32
+    ring = node.attributes.get_int("sliding_window_cache", 0)
+    return {
+        "the model computes it, or casts it, and hands it on": len(past) == 2
+        and all(value.is_graph_input() for value in past),
+        "other nodes read it, too": all(len(value.uses()) == 1 for value in past),
+        "what it becomes is not handed out, or read by other nodes": len(present) == 2
+        and all(value.is_graph_output() and not value.uses() for value in present),
+        "it is not float": all(value.dtype in _FLOATS for value in past),
+        "ONNX Runtime's CPU provider does not normalize queries and keys beside it": not any(
+            input_at(node, place) for place in _NORMS
+        ),
+        f"a ring of slots takes heads of a multiple of {step}, and these have {size}": not (
+            ring and size and size % step
+        ),
+        f"heads of {size} do not fill whole bytes": bits == 8 or not size or size % 2 == 0,
+    }
 
 
 def _head_size(node: ir.Node) -> int | None:

@@ -80,11 +80,9 @@ def _observe(
         for name, array in session.run(sample, names).items():
             found = np.abs(array.astype(np.float32)).max(axis=(0, 2), initial=0.0)
             peaks[name] = np.maximum(peaks.get(name, found), found)
-    for name, peak in peaks.items():
-        if not np.isfinite(peak).all():
-            raise ModelError(
-                f"{name!r} holds NaN or infinite values on the data; repair the model."
-            )
+    broken = next((name for name, peak in peaks.items() if not np.isfinite(peak).all()), None)
+    if broken is not None:
+        raise ModelError(f"{broken!r} holds NaN or infinity on the data; repair the model.")
     plans, bits = {}, bits_of(prepared.recipe.cache)
     for cache in caches:
         key, value = (channel_scales(peaks[v.name or ""], bits) for v in cache.present)

@@ -84,11 +84,7 @@ class FolderData:
         if maker is None:
             return None, reason
         samples = _samples_through(maker, data, specs, self.limit)
-        try:
-            next(iter(samples))
-        except ModelError as error:
-            return None, f"{reason}, and {maker.name} makes none of it ({error})"
-        return samples, None
+        return _tried(samples, f"{reason}, and {maker.name} makes none of it")
 
     def _find_maker(self, text: TextData, unfilled: Sequence[InputSpec]) -> _Maker | None:
         """Return the model of the folder that makes the one missing input of the text."""
@@ -120,17 +116,20 @@ class FolderData:
         model, (given, reason) = graph.load_model(self.root / plain), self.for_model(plain)
         if reason is not None:
             return None, f"its cache is that of {plain}, and {reason}"
-        theirs = input_specs(model)
         if isinstance(given, TextData):
-            given = given.samples(theirs, limit=self.limit)
-        samples = _samples_behind(model, given, specs)
-        described = f"{given.description}, in the cache of {plain}"
-        found = Samples(samples, specs, description=described)
-        try:
-            next(iter(found))
-        except (DataError, ModelError) as error:
-            return None, f"{plain} does not make its cache ({error})"
-        return found, None
+            given = given.samples(input_specs(model), limit=self.limit)
+        about = f"{given.description}, in the cache of {plain}"
+        found = Samples(_samples_behind(model, given, specs), specs, description=about)
+        return _tried(found, f"{plain} does not make its cache")
+
+
+def _tried(samples: Samples, reason: str) -> tuple[Samples | None, str | None]:
+    """Return samples that models make, or the reason why there are none."""
+    try:
+        next(iter(samples))
+    except (DataError, ModelError) as error:
+        return None, f"{reason} ({error})"
+    return samples, None
 
 
 class _Maker(NamedTuple):
@@ -191,18 +190,16 @@ def _samples_behind(
         for feeds in samples:
             tokens = next(array for name, array in feeds.items() if is_token_name(name))
             found, length = session.run(feeds, list(caches.values())), tokens.shape[1]
-            same = {name: feeds[name] for name in feeds if name.startswith("encoder")}
-            first = length // 2
-            starts = np.linspace(first, length - single, _STEPS) if single else [first]
+            same = {s.name: feeds[s.name] for s in others if s.name.startswith("encoder")}
+            starts = np.linspace(length // 2, length - (single or 0), _STEPS if single else 1)
             for done in dict.fromkeys(map(int, starts)):
                 part = tokens[:, done : done + (single or length)]
-                filled = [spec for spec in others if spec.name not in same]
+                ours = fill_token_inputs(part, [s for s in others if s.name not in same], done=done)
                 past = {
                     name: found[made] if "encoder" in name else found[made][:, :, :done]
                     for name, made in caches.items()
                 }
-                given = {spec.name: same[spec.name] for spec in others if spec.name in same}
-                yield {**fill_token_inputs(part, filled, done=done), **given, **past}, None
+                yield {**ours, **same, **past}, None
 
     return produce
 
