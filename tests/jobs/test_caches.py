@@ -187,6 +187,10 @@ def test_the_loss_is_that_of_the_written_model(folder, text):
         for found in (compared, result)
     ]
     assert figures[0] == pytest.approx(figures[1], rel=1e-3)
+    # The written model itself is compared in the same way.
+    whole = bitwright.compare(folder / "model.onnx", result.model, data=list(result.evaluation))
+    assert whole.judgement.loss == pytest.approx(compared.judgement.loss)
+    assert whole.judgement.perplexity is None  # it is not told the tokens
 
 
 @pytest.mark.parametrize("mode", ["static", "cast"])

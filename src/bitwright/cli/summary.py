@@ -37,8 +37,6 @@ def result_parts(result: Result, *, verbose: bool, plan_path: str | None = None)
         rows.append(("Integer kernels", result.coverage.describe()))
     if result.clock is not None:
         rows.append(("Time", result.clock.describe()))
-    if result.perplexity is not None:
-        rows.append(("Perplexity", result.perplexity.describe()))
     few = [] if result.judgement is None else result.judgement.notes
     rows += [("Note", note) for note in (*plan.notes, *few)]
     if plan_path is not None:

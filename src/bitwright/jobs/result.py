@@ -177,8 +177,6 @@ class Result(Summarized):
             lines.append(f"Integer kernels: {self.coverage.describe()}")
         if self.clock is not None:
             lines.append(f"Time: {self.clock.describe()}")
-        if self.perplexity is not None:
-            lines.append(f"Perplexity: {self.perplexity.describe()}")
         if self.judgement is not None:
             lines += [f"Note: {note}" for note in self.judgement.notes]
         lines += [f"Note: {note}" for note in self.plan.notes]

@@ -193,3 +193,32 @@ def test_one_loud_sample_does_not_hide_the_noise_of_the_others():
     assert found.outputs[0].losses[5] < 0.01  # of itself, it is right
     assert found.notes[0].startswith("output 'y' is more than thirty times as large in 1 sample")
     assert "Div 'ratio' may divide by nearly zero" in found.notes[0]
+
+
+def test_a_decoder_with_a_cache_has_a_perplexity_of_the_tokens_that_its_mask_keeps():
+    rng = np.random.default_rng(0)
+    tokens, scores = rng.integers(0, 9, (2, 6)), rng.normal(size=(2, 6, 9)).astype(np.float32)
+    mask = np.ones_like(tokens)
+    mask[1, 4:] = 0
+    sample = {
+        "input_ids": tokens,
+        "attention_mask": mask,
+        "past_key_values.0.key": np.zeros((2, 1, 0, 4), np.float32),
+    }
+    worse = scores * 0.5
+    judge = Judge()
+    judge.add(sample, {"logits": scores}, {"logits": worse})
+    found = judge.finish()
+    lost = []
+    for answers in (scores, worse):
+        exact = answers.astype(np.float64)
+        likely = exact - np.log(np.exp(exact).sum(-1, keepdims=True))
+        kept = [likely[b, t, tokens[b, t + 1]] for b in (0, 1) for t in range(5) if mask[b, t + 1]]
+        lost.append(np.exp(-np.mean(kept)))
+    assert found.perplexity.tokens == 5 + 3
+    np.testing.assert_allclose(found.perplexity[:2], lost, rtol=1e-5)
+    assert found.notes[0].startswith(f"perplexity {lost[0]:.2f} -> {lost[1]:.2f}")
+    # Without a cache it may be an encoder, whose tokens see those behind them.
+    judge = Judge()
+    judge.add({"input_ids": tokens}, {"logits": scores}, {"logits": worse})
+    assert judge.finish().perplexity is None

@@ -179,8 +179,10 @@ class Judgement:
 
     @property
     def notes(self) -> list[str]:
-        """What was not judged, which samples are unlike others, and that samples are few."""
-        return [*self.left_out, *self.remarks, *([] if self.note is None else [self.note])]
+        """Perplexity, what was not judged, which samples are unlike others, and if they are few."""
+        read = [] if self.perplexity is None else [f"perplexity {self.perplexity.describe()}"]
+        few = [] if self.note is None else [self.note]
+        return [*read, *self.left_out, *self.remarks, *few]
 
     def describe(self) -> str:
         """Return the loss of all outputs as a few words."""

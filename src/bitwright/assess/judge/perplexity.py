@@ -43,6 +43,8 @@ class NextTokens:
         name = next((name for name in outputs[0] if "logits" in name), "")
         if tokens is None or tokens.ndim != 2 or not any(map(is_cache, sample)):
             return
+        if not any(tokens.strides):  # a stand-in, of which only the shape is known
+            return
         scores = [np.asarray(output.get(name, ())) for output in outputs]
         if any(one.shape[:-1] != tokens.shape for one in scores):
             return
