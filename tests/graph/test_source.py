@@ -80,6 +80,21 @@ def test_the_next_file_gets_a_new_process_after_a_crash(tmp_path, aborting):
     trial.try_file(_relu(tmp_path / "n.onnx", "fine"))
 
 
+def test_an_interrupted_trial_leaves_no_reply_for_the_next(tmp_path, aborting, monkeypatch):
+    path = _relu(tmp_path / "m.onnx", "fine")
+    trial.try_file(path)
+    (worker,) = trial._workers.values()
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker, "call", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        trial.try_file(path)
+    assert not worker.is_alive
+    trial.try_file(path)  # by another one
+
+
 def test_a_model_in_memory_that_was_rewritten_is_opened_in_the_other_process(tmp_path, aborting):
     fine, bad = (graph.load_model(_relu(tmp_path / n, n)) for n in ("fine", "crash"))
     assert opens(fine)

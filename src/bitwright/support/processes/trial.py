@@ -36,7 +36,10 @@ def try_file(path: Path, name: str | None = None) -> None:
     with _lock:
         worker = _workers.get(os.getpid())
         if worker is None or not worker.is_alive:
-            worker = _workers[os.getpid()] = WorkerProcess(WORKER)
+            try:
+                worker = _workers[os.getpid()] = WorkerProcess(WORKER)
+            except OSError:
+                return  # no process may be started here
             atexit.register(worker.close)
         try:
             worker.call("open_once", model=str(path.absolute()), providers=_CPU)
@@ -46,3 +49,6 @@ def try_file(path: Path, name: str | None = None) -> None:
                     f"ONNX Runtime crashes when it opens {name or repr(str(path))} (it {error}); "
                     "export the model again, or try another version of onnxruntime."
                 ) from error
+        except KeyboardInterrupt:
+            worker.kill()  # its reply would be taken for that of the next call
+            raise
