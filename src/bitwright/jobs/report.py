@@ -397,12 +397,8 @@ def _look_at_tensors(
     """Return the nodes with their tensors: histograms, ranges and what these cut off."""
     encodings = read_encodings(open_units(plain, quantized))
     known = dict(graph.iter_values(plain))
-    activations = {
-        one.tensor
-        for found in encodings.values()
-        for one in found
-        if one.stored is None and one.tensor in known
-    }
+    read = (one for found in encodings.values() for one in found if one.stored is None)
+    activations = {one.tensor for one in read if one.tensor in known}
     seen = observe(
         plain,
         sorted(activations),
