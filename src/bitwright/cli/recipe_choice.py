@@ -214,7 +214,10 @@ class RecipeChoice:
         }
         given = [f"{key}={value}" for key, value in changes.items() if value is not None]
         given += [f"{key}={value}" for key, value in self._bit_settings(chosen).items()]
-        made = change_recipe(chosen, [*given, *(self.settings or ())])
+        return self._with_encodings(change_recipe(chosen, [*given, *(self.settings or ())]), model)
+
+    def _with_encodings(self, made: Recipe, model: Path | None) -> Recipe:
+        """Return the recipe with the ranges of a file of encodings, if one is given."""
         if self.encodings is None:
             return made
         from bitwright.jobs.encodings import channel_axes, read_overrides
