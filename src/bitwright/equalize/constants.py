@@ -9,8 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import MATRIX_PRODUCTS
-from bitwright.graph import weight_of
+from bitwright.graph import NameScope, weight_of
 from bitwright.graph.constants import constant_tensor, input_at
+from bitwright.graph.editing import remove_nodes, replace_constant
 from bitwright.graph.tensors import inline_copy, lazy_tensor
 from bitwright.support.array_types import F64, Array
 
@@ -71,6 +72,17 @@ def constant_at(node: ir.Node, index: int) -> ir.TensorProtocol | None:
         return transposed(source)
     tensor = constant_tensor(input_at(node, index))
     return tensor if tensor is not None and tensor.dtype.is_floating_point() else None
+
+
+def replace_weight(
+    node: ir.Node, index: int, content: Array | ir.TensorProtocol, name: str, names: NameScope
+) -> None:
+    """Give a node another constant; a Transpose that nothing reads any more goes."""
+    old = input_at(node, index)
+    maker = None if old is None else old.producer()
+    replace_constant(node, index, content, name, names)
+    if maker is not None and maker.op_type == "Transpose" and not maker.outputs[0].uses():
+        remove_nodes([maker])
 
 
 def change_lazily(

@@ -26,18 +26,17 @@ from bitwright.equalize.constants import (
     fits,
     matrix_of,
     read_inline,
+    replace_weight,
 )
 from bitwright.equalize.shifting import Shift, find_shift
 from bitwright.errors import PlanError, did_you_mean
-from bitwright.graph import NameScope, weight_of
+from bitwright.graph import NameScope
 from bitwright.graph.constants import float_constant_of, input_at, is_private
 from bitwright.graph.editing import (
     add_initializer,
     graph_of,
     insert_after,
     like,
-    remove_nodes,
-    replace_constant,
 )
 from bitwright.plan import Smoothing
 from bitwright.recipe import Recipe, SmoothQuant
@@ -147,7 +146,6 @@ def _divide(
     folding: bool,
 ) -> list[str]:
     """Divide a tensor and multiply the weights of its readers; return the node that was added."""
-    transposes = [w.through for node in readers if (w := weight_of(node)) and w.through]
     for node in readers:
         matrix = matrix_of(node)
         if matrix is None or matrix.channels != factors.size:
@@ -155,15 +153,11 @@ def _divide(
                 f"node {node.name!r} has no constant weight with {factors.size} rows, as the "
                 f"smoothing of {tensor!r} needs."
             )
-        replace_constant(node, 1, matrix.scaled(factors), "weight", names)
+        replace_weight(node, 1, matrix.scaled(factors), "weight", names)
     foldable = folding and _read_only_by(source, readers)
     edits = _division_before(source, factors) if foldable else None
     for edit in edits or ():
-        transposes += [w.through for w in [weight_of(edit.node)] if w and w.through]
-        replace_constant(edit.node, edit.at, edit.array, "smoothed", names)
-    # Transposed weights that nothing reads any more go, and the weights with them.
-    unique = dict.fromkeys(transposes)
-    remove_nodes(node for node in unique if not node.outputs[0].uses())
+        replace_weight(edit.node, edit.at, edit.array, "smoothed", names)
     return [] if edits is not None else [_insert_division(source, readers, factors, names)]
 
 

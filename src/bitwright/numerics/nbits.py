@@ -166,8 +166,13 @@ def pack_nbits(blocks: QuantizedBlocks, *, xp: Arrays = NUMPY) -> NBitsTensors:
     blocks = _with_stored_blocks(blocks)
     bits, size = blocks.format.bits, blocks.format.block_size
     check_nbits_support(bits, size, kind_of_zero_points(blocks))
-    packed = pack_codes(xp.bytes(blocks.codes), bits, size, xp=xp)
-    return _tensors(blocks, xp.numpy(packed))
+    codes = xp.numpy(pack_codes(xp.bytes(blocks.codes), bits, size, xp=xp))
+    scales = np.ascontiguousarray(blocks.scales.T)
+    zeros = None
+    if blocks.zero_points is not None:
+        zeros = np.ascontiguousarray(blocks.zero_points.T)
+        zeros = pack_each(zeros, bits) if zeros.dtype == np.uint8 else zeros.astype(scales.dtype)
+    return NBitsTensors(codes, scales, zeros, blocks.shape[0], bits, size)
 
 
 def pack_codes(codes: Any, bits: int, block_size: int, *, xp: Arrays = NUMPY) -> Any:
@@ -204,16 +209,6 @@ def check_table_support(form: NBitsForm) -> None:
             f"GatherBlockQuantized reads whole bytes, and {form.rows} values of {bits} bits end "
             "within one."
         )
-
-
-def _tensors(blocks: QuantizedBlocks, codes: npt.NDArray[np.uint8]) -> NBitsTensors:
-    bits, size = blocks.format.bits, blocks.format.block_size
-    scales = np.ascontiguousarray(blocks.scales.T)
-    zeros = None
-    if blocks.zero_points is not None:
-        zeros = np.ascontiguousarray(blocks.zero_points.T)
-        zeros = pack_each(zeros, bits) if zeros.dtype == np.uint8 else zeros.astype(scales.dtype)
-    return NBitsTensors(codes, scales, zeros, blocks.shape[0], bits, size)
 
 
 def expert_codes(blocks: QuantizedBlocks, experts: int) -> Array:

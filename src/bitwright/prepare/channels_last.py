@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from typing import TypeGuard
 
 import numpy as np
 import onnx_ir as ir
@@ -191,17 +192,13 @@ def _cancel(transpose: ir.Node) -> bool:
 def _cancel_before(output: ir.Value) -> None:
     """Drop the Transpose that an output was given, where it undoes one of the model's own."""
     transpose = output.producer()
-    if (
-        transpose is not None
-        and _is_transpose(transpose, _TO_LAST)
-        and transpose.inputs[0] is not None
-    ):
-        before = transpose.inputs[0].producer()
-        if before is not None and _is_transpose(before, _TO_FIRST):
-            _cancel(before)
+    source = transpose.inputs[0] if _is_transpose(transpose, _TO_LAST) else None
+    before = None if source is None else source.producer()
+    if _is_transpose(before, _TO_FIRST):
+        _cancel(before)
 
 
-def _is_transpose(node: ir.Node | None, perm: Sequence[int]) -> bool:
+def _is_transpose(node: ir.Node | None, perm: Sequence[int]) -> TypeGuard[ir.Node]:
     if node is None or node.op_type != "Transpose" or node.domain:
         return False
     return tuple(node.attributes.get_ints("perm", [])) == tuple(perm)
@@ -215,18 +212,16 @@ def _can_move_past(transpose: ir.Node, reader: ir.Node) -> bool:
     if reader.op_type in _UNARY:
         return reader.inputs[0] is transpose.outputs[0]
     if reader.op_type in _BROADCAST or reader.op_type == "Concat":
-        return all(_is_transposed(value) or _can_transpose(value, reader) for value in others)
+        return all(_can_transpose(value, reader) for value in others)
     if reader.op_type == "Pad":
         return _pad_axes(reader) is not None and reader.inputs[0] is transpose.outputs[0]
     return False
 
 
-def _is_transposed(value: ir.Value | None) -> bool:
-    return value is not None and is_private(value) and _is_transpose(value.producer(), _TO_FIRST)
-
-
 def _can_transpose(value: ir.Value | None, reader: ir.Node) -> bool:
-    """Return whether a constant can be transposed itself."""
+    """Return whether a value is a transposed one, or a constant that can be transposed itself."""
+    if value is not None and is_private(value) and _is_transpose(value.producer(), _TO_FIRST):
+        return True
     array = constant_of(value)
     if array is None:
         return False
@@ -240,7 +235,7 @@ def _move_past(node: ir.Node, names: NameScope) -> ir.Node:
         if value is None:
             continue
         producer = value.producer()
-        if producer is not None and _is_transpose(producer, _TO_FIRST):
+        if _is_transpose(producer, _TO_FIRST):
             node.replace_input_with(index, producer.inputs[0])
             spent.append(producer)
         elif node.op_type in _BROADCAST or node.op_type == "Concat":

@@ -104,14 +104,12 @@ def _fuse_plain(first: ir.Node, names: Scope) -> bool:
 
 def _match_reciprocal(value: ir.Value | None, matched: Matched) -> Deviation | None:
     """Match 1 / sqrt(v + epsilon)."""
-    for op_type in ("Reciprocal", "Div"):
-        node = step(value, op_type, matched)
-        if node is None:
-            continue
-        if op_type == "Reciprocal":
-            return _match_root(node.inputs[0], matched)
-        return _match_root(node.inputs[1], matched) if number(node.inputs[0]) == 1 else None
-    return None
+    if (reciprocal := step(value, "Reciprocal", matched)) is not None:
+        return _match_root(reciprocal.inputs[0], matched)
+    division = step(value, "Div", matched)
+    if division is None or number(division.inputs[0]) != 1:
+        return None
+    return _match_root(division.inputs[1], matched)
 
 
 def _match_root(value: ir.Value | None, matched: Matched) -> Deviation | None:

@@ -172,7 +172,8 @@ def _bias_of(linear: Linear) -> Array | None:
             return None
         total = total + added * node.attributes.get_float("beta", 1.0)
     if linear.addition is not None:
-        constant = float_constant_of(linear.addition.inputs[_constant_index(linear)])
+        index = 1 - index_of(linear.addition, node.outputs[0])
+        constant = float_constant_of(linear.addition.inputs[index])
         if constant is None:
             return None
         added = spread(constant, channels, linear.rank, linear.out_axis)
@@ -180,13 +181,6 @@ def _bias_of(linear: Linear) -> Array | None:
             return None
         total = total + added
     return total
-
-
-def _constant_index(linear: Linear) -> int:
-    """Return which input of the addition behind a linear node is its constant."""
-    if linear.addition is None:
-        raise ValueError(f"nothing is added behind {linear.node.name!r}")
-    return 1 - index_of(linear.addition, linear.node.outputs[0])
 
 
 def _store(linear: Linear, weight: Array | None, bias: Array | None, names: NameScope) -> bool:
@@ -201,7 +195,7 @@ def _store(linear: Linear, weight: Array | None, bias: Array | None, names: Name
     if bias is None:
         return True
     if node.op_type == "MatMul" and linear.addition is not None:
-        index = _constant_index(linear)
+        index = 1 - index_of(linear.addition, node.outputs[0])
         replace_constant(linear.addition, index, bias.astype(dtype), "bias", names)
         return True
     node.attributes.pop("beta", None)  # the new bias holds beta * C already

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -84,12 +85,17 @@ def read_pair(dequantizer: ir.Node) -> Pair | str:
 
 def same_parameters(one: Parameters, two: Parameters) -> bool:
     """Return whether both put the same grid over a tensor."""
+    return signature(one) == signature(two)
+
+
+def signature(parameters: Parameters) -> tuple[Any, ...]:
+    """Return what is the same for all parameters of one grid, as a key."""
     return (
-        one.qtype is two.qtype
-        and one.axis == two.axis
-        and one.block_size == two.block_size
-        and np.array_equal(one.scale, two.scale)
-        and np.array_equal(one.zero_point, two.zero_point)
+        parameters.qtype.name,
+        np.asarray(parameters.scale).tobytes(),
+        np.asarray(parameters.zero_point).tobytes(),
+        parameters.axis,
+        parameters.block_size,
     )
 
 
@@ -169,7 +175,6 @@ def _read_parameters(node: ir.Node, integers: ir.Value | None) -> Parameters | s
 
 def _axis(node: ir.Node) -> int:
     axis = node.attributes.get_int("axis", 1)
-    axis = 1 if axis is None else axis
     if axis < 0:
         ranks = [len(v.shape) for v in (node.inputs[0], node.outputs[0]) if v and v.shape]
         axis = axis + ranks[0] if ranks else axis

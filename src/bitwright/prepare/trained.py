@@ -38,6 +38,7 @@ from bitwright.prepare.pairs import (
     lift_dequantizers,
     read_pair,
     same_parameters,
+    signature,
 )
 from bitwright.prepare.trained_weights import constant_array, move_axis, move_values, rescale
 from bitwright.support.array_types import Array
@@ -160,7 +161,7 @@ class _PairRemover:
         floats = dequantize(
             array, scale, parameters.zero_point, axis=axis, block_size=block, dtype=dtype.numpy()
         )
-        key = (pair.source, pair.levels, _signature(parameters), dtype)
+        key = (pair.source, pair.levels, signature(parameters), dtype)
         if key not in self._made:
             self._made[key] = self._store(pair, floats)
         self._replace_reads(pair.result, self._made[key], parameters)
@@ -262,7 +263,7 @@ class _PairRemover:
 
     def _between(self, source: ir.Value, before: Parameters, behind: Parameters) -> ir.Value:
         """Return a copy of a tensor for a second pair behind its first."""
-        key = (source, _signature(before), _signature(behind))
+        key = (source, signature(before), signature(behind))
         if key not in self._made:
             output = self._append("Identity", source)
             producer = output.producer()
@@ -274,7 +275,7 @@ class _PairRemover:
     def _clipped(self, source: ir.Value, pair: Pair, parameters: Parameters) -> ir.Value:
         """Return the tensor cut to what the levels of the pair let through."""
         assert pair.levels is not None
-        key = (source, pair.levels, _signature(parameters))
+        key = (source, pair.levels, signature(parameters))
         if key not in self._made:
             if np.ndim(parameters.scale):
                 raise ModelError(
@@ -326,7 +327,7 @@ class _PairRemover:
             value = node.inputs[index]
             if value is not None and value.producer() is not None:
                 groups = by_value.setdefault(value, {})
-                groups.setdefault(_signature(parameters), []).append((node, index))
+                groups.setdefault(signature(parameters), []).append((node, index))
         for value, groups in by_value.items():
             parameters_read = [self._trained.reads[uses[0]] for uses in groups.values()]
             if value.is_graph_output() and (own := self._trained.results.get(value.name or "")):
@@ -347,16 +348,6 @@ class _PairRemover:
             self._trained.notes.append(
                 f"tensor {value.name!r} has pairs that differ; all read through the widest one"
             )
-
-
-def _signature(parameters: Parameters) -> tuple[Any, ...]:
-    return (
-        parameters.qtype.name,
-        np.asarray(parameters.scale).tobytes(),
-        np.asarray(parameters.zero_point).tobytes(),
-        parameters.axis,
-        parameters.block_size,
-    )
 
 
 def _width(parameters: Parameters) -> float:

@@ -154,30 +154,19 @@ def _inside_fractions(layer: BiasedLayer, kernel: tuple[int, ...]) -> list[F64]:
     node, rank = layer.node, len(kernel)
     strides = node.attributes.get_ints("strides", [1] * rank)
     dilations = node.attributes.get_ints("dilations", [1] * rank)
-    lengths = _lengths(layer.source, rank)
-    if node.op_type == "Conv":
-        return [
-            window_coverage(
-                length, k, stride=s, dilation=d, pads=window_pads(node, axis, length, k, s, d)
+    lengths, outputs = _lengths(layer.source, rank), _lengths(node.outputs[0], rank)
+    fractions = []
+    axes = zip(lengths, outputs, kernel, strides, dilations, strict=True)
+    for axis, (length, left, k, s, d) in enumerate(axes):
+        if node.op_type == "Conv":
+            pads = window_pads(node, axis, length, k, s, d)
+            fractions.append(window_coverage(length, k, stride=s, dilation=d, pads=pads))
+        else:
+            cut = _cut_before(node, axis, length, k, s, d)
+            fractions.append(
+                transposed_window_coverage(length, k, stride=s, dilation=d, begin=cut, outputs=left)
             )
-            for axis, (length, k, s, d) in enumerate(
-                zip(lengths, kernel, strides, dilations, strict=True)
-            )
-        ]
-    outputs = _lengths(node.outputs[0], rank)
-    return [
-        transposed_window_coverage(
-            length,
-            k,
-            stride=s,
-            dilation=d,
-            begin=_cut_before(node, axis, length, k, s, d),
-            outputs=out,
-        )
-        for axis, (length, out, k, s, d) in enumerate(
-            zip(lengths, outputs, kernel, strides, dilations, strict=True)
-        )
-    ]
+    return fractions
 
 
 def _lengths(value: ir.Value, rank: int) -> list[int | None]:

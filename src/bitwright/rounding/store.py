@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import ml_dtypes
@@ -31,16 +32,8 @@ class BlockStore(PartStore):
         tensors["scales"] = scales.view(np.uint16) if scales.dtype.kind == "V" else scales
         if blocks.zero_points is not None:
             tensors["zero_points"] = blocks.zero_points
-        form = blocks.format
-        described = {
-            "name": name,
-            "bits": str(form.bits),
-            "block_size": str(form.block_size),
-            "symmetric": str(form.symmetric),
-            "negative_scales": str(form.negative_scales),
-            "scale_type": form.scale_type,
-        }
-        self.write(name, tensors, described)
+        described = {field: str(value) for field, value in asdict(blocks.format).items()}
+        self.write(name, tensors, {"name": name, **described})
 
     def get(self, name: str) -> QuantizedBlocks:
         """Return a weight, read from its file."""

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import MATRIX_PRODUCTS
-from bitwright.equalize.constants import change_lazily
+from bitwright.equalize.constants import Matrix, change_lazily, replace_weight
 from bitwright.equalize.rotation.operands import (
     Refused,
     Span,
@@ -26,7 +26,7 @@ from bitwright.equalize.rotation.tracing import Fold, Tracing
 from bitwright.equalize.shifting import Shift
 from bitwright.graph import NameScope
 from bitwright.graph.constants import float_constant_of, input_at
-from bitwright.graph.editing import remove_nodes, replace_constant
+from bitwright.graph.editing import replace_constant
 from bitwright.numerics.orthogonal import Orthogonal, OrthogonalKind, make_orthogonal
 from bitwright.plan import Rotation
 from bitwright.support.array_types import Array
@@ -140,13 +140,10 @@ def _trace_stream(value: ir.Value, width: int) -> Tracing:
 def _shared_tables(tracing: Tracing) -> int:
     """Return the bytes of the tables that products read, too."""
     tables = {_stored(node.inputs[0]) for node, _ in tracing.edits if node.op_type == "Gather"}
-    weights = {_stored(node.inputs[1]) for node, at in tracing.edits if _is_weight(node, at)}
+    places = [(node, at) for node, at in tracing.edits if node.op_type in MATRIX_PRODUCTS]
+    weights = {_stored(node.inputs[1]) for node, at in places if at == 1}
     shared = [value.const_value for value in tables & weights if value is not None]
     return sum(tensor.nbytes for tensor in shared if tensor is not None)
-
-
-def _is_weight(node: ir.Node, index: int) -> bool:
-    return node.op_type in MATRIX_PRODUCTS and index == 1
 
 
 def _stored(value: ir.Value | None) -> ir.Value | None:
@@ -167,8 +164,8 @@ def _fold_gains(folds: Sequence[Fold], names: NameScope) -> None:
         for node in fold.products:
             tensor = constant_behind(node.inputs[1])
             assert tensor is not None
-            column = factors if node.attributes.get_int("transB", 0) else factors[:, None]
-            _replace(node, 1, change_lazily(tensor, partial(_scaled, column)), names)
+            matrix = Matrix(tensor, bool(node.attributes.get_int("transB", 0)))
+            replace_weight(node, 1, matrix.scaled(factors), "rotated", names)
         replace_constant(fold.node, fold.gains, np.ones_like(gains), "gains", names)
         offsets = _offsets(fold)
         if offsets is not None and fold.offsets is not None:
@@ -189,10 +186,6 @@ def _shifts(fold: Fold) -> Iterator[Shift]:
 
 def _offsets(fold: Fold) -> Array | None:
     return None if fold.offsets is None else float_constant_of(input_at(fold.node, fold.offsets))
-
-
-def _scaled(factors: Array, array: Array) -> Array:
-    return (array * factors).astype(array.dtype)
 
 
 # R2 -------------------------------------------------------------------------------------------
@@ -221,25 +214,17 @@ class _Attentions(NamedTuple):
         return notes
 
 
-class _Values(NamedTuple):
-    """The tensor that the values of an attention are in."""
-
-    value: ir.Value
-    head: int
-    span: Span | None = None
-
-
 def _rotate_values(model: ir.Model, seed: int, names: NameScope, *, caches: bool) -> _Attentions:
     """Rotate the values of each attention between the products that make and that read them."""
     rotated: set[ir.Value] = set()
     number, others, cached = 0, 0, False
     why_not = "no attention between products with constants was recognized"
     for node in list(model.graph):
-        found = _values_read(node)
-        if found is None or found.value in rotated:
+        value, span, head = _values_read(node)
+        if value is None or value in rotated:
             continue
         try:
-            tracing = trace(found.value, found.head, found.span, caches=caches)
+            tracing = trace(value, head, span, caches=caches)
             if not tracing.reads or not tracing.writes:
                 raise Refused("no products with constants read and make them")
             if tracing.folds:
@@ -248,23 +233,22 @@ def _rotate_values(model: ir.Model, seed: int, names: NameScope, *, caches: bool
             if head_of_attention(node) is not None:
                 why_not, others = str(refused), others + 1
             continue
-        rotation = make_orthogonal(found.head, seed, keep_mean=tracing.keep_mean)
+        rotation = make_orthogonal(head, seed, keep_mean=tracing.keep_mean)
         _rotate_constants(tracing, rotation, names)
         rotated |= set(tracing.spans)
         number, cached = number + 1, cached or bool(tracing.caches)
     return _Attentions(number, cached, why_not, others)
 
 
-def _values_read(node: ir.Node) -> _Values | None:
-    """Return the values that a node may be mixing as attention does."""
+def _values_read(node: ir.Node) -> tuple[ir.Value | None, Span | None, int]:
+    """Return the values that a node may be mixing as attention does, their part, and its heads."""
     head, given = head_of_attention(node), values_of_attention(node)
     if head is not None and given is not None:
-        return _Values(given[0], head, given[1])
+        return *given, head
     if node.op_type != "MatMul" or node.domain or constant_behind(node.inputs[1]) is not None:
-        return None
-    value = node.inputs[1]
-    width = width_of(value)
-    return None if value is None or width is None or width < 2 else _Values(value, width)
+        return None, None, 0
+    width = width_of(node.inputs[1]) or 0
+    return node.inputs[1] if width > 1 else None, None, width
 
 
 # Constants ------------------------------------------------------------------------------------
@@ -275,7 +259,7 @@ def _rotate_constants(tracing: Tracing, rotation: Orthogonal, names: NameScope) 
         tensor = constant_behind(node.inputs[index])
         assert tensor is not None
         change = partial(_multiplied, rotation, tuple(steps))
-        _replace(node, index, change_lazily(tensor, change), names)
+        replace_weight(node, index, change_lazily(tensor, change), "rotated", names)
 
 
 def _multiplied(rotation: Orthogonal, steps: Sequence[tuple[int, Span]], array: Array) -> Array:
@@ -297,14 +281,3 @@ def _multiplied(rotation: Orthogonal, steps: Sequence[tuple[int, Span]], array: 
 
 
 _ELEMENTS_AT_ONCE = 1 << 22
-
-
-def _replace(
-    node: ir.Node, index: int, content: Array | ir.TensorProtocol, names: NameScope
-) -> None:
-    """Give a node another constant; a Transpose that nothing reads any more goes."""
-    old = node.inputs[index]
-    maker = None if old is None else old.producer()
-    replace_constant(node, index, content, "rotated", names)
-    if maker is not None and maker.op_type == "Transpose" and not maker.outputs[0].uses():
-        remove_nodes([maker])

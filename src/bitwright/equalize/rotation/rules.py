@@ -8,9 +8,9 @@ that reads or makes the tensor has R multiplied into its constant. What does nei
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
+from bitwright.decide.ops.matching import known_axes
 from bitwright.equalize.rotation.movement import MOVES, cut_by_split, join, pass_on
 from bitwright.equalize.rotation.norms import SHAPE_READERS, fold_gains, normalize, normalize_sum
 from bitwright.equalize.rotation.operands import (
@@ -206,14 +206,11 @@ def take_sum(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
 
 
 def _sums_last_axis(node: ir.Node) -> bool:
-    source, given = node.inputs[0], input_at(node, 1)
-    if source is None or source.shape is None:
-        return False
-    axes = constant_of(given) if given is not None else node.attributes.get_ints("axes", None)
-    if axes is None:
+    source, axes = node.inputs[0], known_axes(node)
+    if source is None or source.shape is None or axes is None:
         return False
     rank = len(source.shape)
-    return [int(axis) % rank for axis in np.ravel(np.asarray(axes))] == [rank - 1]
+    return [axis % rank for axis in axes] == [rank - 1]
 
 
 RULES: dict[tuple[str, str], Rule] = {
