@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -176,6 +177,12 @@ class RecipeChoice:
         own = model is not None and writes_samples(model, MAX_UNASKED)
         return "int4" if has_data or own else "int4-rtn"
 
+    def _excluded(self) -> str | None:
+        """Return the nodes that stay float as a list in JSON, or None where none are named."""
+        nodes = [*(self.exclude or ()), *(self.block_nodes or "").split(",")]
+        named = [node for node in nodes if node]
+        return json.dumps(named) if named else None
+
     def load(self, model: Path | None = None, *, has_data: bool = True) -> Recipe:
         """Return the recipe that the options ask for, for a model where encodings are given."""
         import msgspec
@@ -194,12 +201,10 @@ class RecipeChoice:
                 "--fine-tune adaround, adaquant or signround."
             )
         shapes = read_shapes(self.fix_shape or (), "--fix-shape")
-        excluded = [*(self.exclude or ()), *(self.block_nodes or "").split(",")]
-        exclude = msgspec.json.encode([name for name in excluded if name]).decode()
         changes = {
             "format": self.format,
             "ranges.method": self.ranges,
-            "select.exclude": exclude if self.exclude or self.block_nodes else None,
+            "select.exclude": self._excluded(),
             "select.exclude_op_types": self.block_ops,
             "float_io": None if self.keep_io is None else str(self.keep_io).lower(),
             "select.op_types": self.op_types,
