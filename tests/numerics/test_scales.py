@@ -17,7 +17,6 @@ from bitwright.numerics.scales import (
     affine_parameters,
     ceil_power_of_two,
     ceil_scale,
-    float8_scale,
     float_scale,
     middle_of,
     nearest_int16_scale,
@@ -224,7 +223,7 @@ def test_ranges_that_are_not_finite_are_refused(bad):
     with pytest.raises(DataError, match="not finite"):
         restricted_asymmetric_parameters(0.0, bad)
     with pytest.raises(DataError, match="not finite"):
-        float8_scale(bad, FLOAT8E4M3FN)
+        float_scale(bad, FLOAT8E4M3FN)
     with pytest.raises(DataError, match="not finite"):
         smallest_bias_scale([bad])
 
@@ -239,8 +238,6 @@ def test_unknown_kinds_and_float_types_are_refused():
         affine_parameters(0, 1, UINT8, kind="log")
     with pytest.raises(RecipeError, match="not an integer type"):
         affine_parameters(0, 1, FLOAT16)
-    with pytest.raises(RecipeError, match="not a float8 type"):
-        float8_scale(1.0, FLOAT16)
     with pytest.raises(RecipeError, match="not a float type"):
         float_scale(1.0, INT8)
 

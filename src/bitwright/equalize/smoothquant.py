@@ -282,8 +282,7 @@ def _division_before(value: ir.Value, factors: F64) -> list[Edit] | None:
         axis = node.attributes.get_int("axis", -1)
         if axis != -1 and (value.shape is None or axis != len(value.shape) - 1):
             return None  # it normalizes over more than the channels
-        return _divided_constants(node, (1, 2), factors)
-    if node.op_type in MATRIX_PRODUCTS:
+    if node.op_type in _NORMS | MATRIX_PRODUCTS:
         return _divided_constants(node, (1, 2), factors)
     if node.op_type in _HOMOGENEOUS:
         return _pass_on(node.inputs[0], factors)

@@ -9,12 +9,14 @@ from importlib.util import find_spec
 from types import FunctionType
 from typing import Any
 
+_find_once = cache(find_spec)
+
 
 def default_engine() -> str:
     """Return "numba", or "numpy" where numba is missing or switched off (`BITWRIGHT_NUMBA=0`)."""
     if os.environ.get("BITWRIGHT_NUMBA", "1") == "0":
         return "numpy"
-    return "numba" if _numba_is_there() else "numpy"
+    return "numpy" if _find_once("numba") is None else "numba"
 
 
 @cache
@@ -43,8 +45,3 @@ def compiled(
     except RuntimeError:
         # No folder to cache in (a read-only installation without a home): compile each time.
         return numba.njit(**options)(function)  # type: ignore[no-any-return]
-
-
-@cache
-def _numba_is_there() -> bool:
-    return find_spec("numba") is not None

@@ -13,7 +13,7 @@ import numpy as np
 
 from bitwright.errors import ModelError
 from bitwright.numerics.arrays import NUMPY, Arrays
-from bitwright.numerics.block_search import SHRINK_STEPS, is_worth_compiling, search_blocks
+from bitwright.numerics.block_search import is_worth_compiling, search_blocks
 from bitwright.numerics.blocks import (
     BlockFormat,
     fit_block_scales,
@@ -47,7 +47,6 @@ def pack_nearest(
     rounded at once, and what is packed comes back.
     """
     rows, columns = shape
-    grids = len(shrinks) + (2 * len(SHRINK_STEPS) if len(shrinks) > 1 else 0)
     if xp is not NUMPY and format.block_size != -1:
         whole = load_rows(read, (columns, rows) if transposed else shape, xp)
         work = xp.transposed(whole) if transposed else whole
@@ -57,8 +56,7 @@ def pack_nearest(
         matrix = array.T if transposed else array
         blocks = quantize_in_blocks(matrix, format, shrinks=shrinks, xp=xp)
         return pack_nbits(widen(blocks), xp=xp)
-    compiled = is_worth_compiling(rows * columns, grids)
-    return _pack_in_pieces(read, shape, format, shrinks, transposed=transposed, compiled=compiled)
+    return _pack_in_pieces(read, shape, format, shrinks, transposed=transposed)
 
 
 def _pack_in_pieces(
@@ -68,13 +66,13 @@ def _pack_in_pieces(
     shrinks: Sequence[float],
     *,
     transposed: bool,
-    compiled: bool,
 ) -> NBitsTensors:
     """Return a weight that is searched, rounded and packed some rows at a time, in threads."""
     rows, columns = shape
     form = nbits_form(format, shape)
     length, count = format.length(rows), format.blocks(rows)
     grids = grids_of(format, rows, np.ones(count * length, np.float32), shrinks)
+    compiled = is_worth_compiling(rows * columns, len(grids.shrinks) + 2 * len(grids.steps))
     codes = np.empty(form.codes_shape, np.uint8)
     scales, zeros = (np.empty(form.scales_shape, np.float32) for _ in range(2))
 

@@ -227,27 +227,19 @@ def float_scale(
 ) -> tuple[Array, Array]:
     """Return scale and zero point (always 0) of a float type, for data of this deviation.
 
-    float16 and bfloat16 hold a tensor as it is, so their scale is 1.
+    float16 and bfloat16 hold a tensor as it is, so their scale is 1. Of float8 types it is the
+    deviation over that of all their finite values: data then uses these about as often as the
+    type offers them, which is how ONNX Runtime's tool chooses it. A deviation of 0 gives 1.
     """
     if qtype.is_integer:
         raise RecipeError(f"{qtype} is not a float type; use affine_parameters for it.")
     deviation = _finite(std, "standard deviation")
-    scale = float8_scale(deviation, qtype) if qtype.bits == 8 else np.ones(deviation.shape)
+    scale = np.ones(deviation.shape)
+    if qtype.bits == 8:
+        scale = np.where(deviation == 0, 1.0, deviation / _type_deviation(qtype))
     tiny, largest = scale_limits(np.dtype(dtype))
     scale = np.where(scale < tiny, 1.0, np.minimum(scale, largest)).astype(dtype)
     return scale, np.zeros(deviation.shape, np.int64)
-
-
-def float8_scale(std: npt.ArrayLike, qtype: QType) -> Array:
-    """Return std divided by the standard deviation of all finite values of a float8 type.
-
-    Data with this scale uses the type's values about as often as the type offers them, which
-    is how ONNX Runtime's tool chooses it. The result is float64; a deviation of 0 gives 1.
-    """
-    if qtype.is_integer or qtype.bits != 8:
-        raise RecipeError(f"{qtype} is not a float8 type.")
-    deviation = _finite(std, "standard deviation")
-    return np.where(deviation == 0, 1.0, deviation / _type_deviation(qtype))
 
 
 def smallest_bias_scale(bias: npt.ArrayLike, *, per_channel: bool = False) -> Array:

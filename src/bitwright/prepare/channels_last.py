@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import op_types
 from bitwright.decide.ops.matching import private_reader
-from bitwright.graph.constants import constant_of, is_constant, is_private
+from bitwright.graph.constants import constant_of, input_at, is_constant, is_private
 from bitwright.graph.editing import drop_if_unused, insert_behind_value, like, remove_nodes
 from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import reach
@@ -214,7 +214,7 @@ def _can_move_past(transpose: ir.Node, reader: ir.Node) -> bool:
     if reader.op_type in _BROADCAST or reader.op_type == "Concat":
         return all(_can_transpose(value, reader) for value in others)
     if reader.op_type == "Pad":
-        return _pad_axes(reader) is not None and reader.inputs[0] is transpose.outputs[0]
+        return _has_known_pads(reader) and reader.inputs[0] is transpose.outputs[0]
     return False
 
 
@@ -275,35 +275,28 @@ def _transpose_constant(node: ir.Node, index: int, value: ir.Value, names: NameS
 # Padding --------------------------------------------------------------------------------------
 
 
-def _pad_axes(pad: ir.Node) -> list[int] | None:
-    """Return which axes a Pad with pads known in advance treats."""
+def _has_known_pads(pad: ir.Node) -> bool:
+    """Return whether pads, and the axes that they are for, are known in advance."""
     if "pads" in pad.attributes:
-        return list(range(4))
-    if len(pad.inputs) < 2 or not is_constant(pad.inputs[1]):
-        return None
-    if len(pad.inputs) < 4 or pad.inputs[3] is None:
-        return list(range(4))
-    axes = constant_of(pad.inputs[3])
-    return None if axes is None else [int(axis) % 4 for axis in axes.reshape(-1)]
+        return True
+    axes = input_at(pad, 3)
+    return is_constant(input_at(pad, 1)) and (axes is None or is_constant(axes))
 
 
 def _transpose_pads(pad: ir.Node, names: NameScope) -> None:
     """Reorder the pads, which are all begins and then all ends."""
-    axes = _pad_axes(pad)
-    assert axes is not None
-    reordered = [_TO_LAST.index(axis) for axis in axes]
     if "pads" in pad.attributes:
         given = np.asarray(pad.attributes.get_ints("pads", []))
         pads = given.reshape(2, 4)[:, list(_TO_LAST)].reshape(-1)
         pad.attributes["pads"] = ir.AttrInt64s("pads", [int(size) for size in pads])
         return
-    if len(pad.inputs) > 3 and pad.inputs[3] is not None:
-        index, new = 3, np.asarray(reordered, np.int64)
-    else:
-        sizes = constant_of(pad.inputs[1])
-        assert sizes is not None
-        index, new = 1, sizes.reshape(2, 4)[:, list(_TO_LAST)].reshape(-1)
+    index = 1 if input_at(pad, 3) is None else 3
     old = pad.inputs[index]
-    assert old is not None
+    array = constant_of(old)
+    assert old is not None and array is not None
+    if index == 3:
+        new = np.array([_TO_LAST.index(axis % 4) for axis in array.reshape(-1)], np.int64)
+    else:
+        new = array.reshape(2, 4)[:, list(_TO_LAST)].reshape(-1)
     pad.replace_input_with(index, Builder(pad, names).constant(new, f"{old.name}_nhwc"))
     drop_if_unused(old)

@@ -26,19 +26,7 @@ def fold_batch_norm(norm: ir.Node, names: Scope) -> bool:
     batch norm wrote. A batch norm stays where the tensor before it has other readers, where
     parameters are computed at run time, and where it is in training mode.
     """
-    return is_inference_norm(norm, names.opset) and _fold(norm, names)
-
-
-def is_inference_norm(node: ir.Node, opset: int) -> bool:
-    """Return whether a node is a batch norm with given statistics, one for each channel."""
-    # Before opset 7 the mode was the attribute is_test, and those models are rare: they stay.
-    if node.op_type != "BatchNormalization" or node.domain or opset < 7:
-        return False
-    return not is_training_norm(node, opset) and bool(node.attributes.get_int("spatial", 1))
-
-
-def _fold(norm: ir.Node, names: Scope) -> bool:
-    affine = scale_and_shift(norm)
+    affine = scale_and_shift(norm) if is_inference_norm(norm, names.opset) else None
     linear = linear_before(norm.inputs[0], norm)
     if affine is None or linear is None:
         return False
@@ -50,11 +38,17 @@ def _fold(norm: ir.Node, names: Scope) -> bool:
     return absorb_after(linear, norm, *affine, names)
 
 
+def is_inference_norm(node: ir.Node, opset: int) -> bool:
+    """Return whether a node is a batch norm with given statistics, one for each channel."""
+    # Before opset 7 the mode was the attribute is_test, and those models are rare: they stay.
+    if node.op_type != "BatchNormalization" or node.domain or opset < 7:
+        return False
+    return not is_training_norm(node, opset) and bool(node.attributes.get_int("spatial", 1))
+
+
 def scale_and_shift(norm: ir.Node) -> tuple[Array, Array] | None:
     """Return (f, s) such that the batch norm computes f y + s, in float64."""
     arrays = [float_constant_of(value) for value in norm.inputs[1:5]]
-    if len(arrays) != 4:
-        return None
     wide = [array.astype(np.float64) for array in arrays if array is not None]
     if len(wide) != 4:
         return None

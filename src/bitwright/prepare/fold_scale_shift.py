@@ -68,14 +68,6 @@ class _Affine:
     factor: Array
     shift: Array
 
-    @property
-    def is_scale(self) -> bool:
-        return not self.shift.any()
-
-    @property
-    def is_shift(self) -> bool:
-        return bool((self.factor == 1).all())
-
 
 def _read(node: ir.Node) -> _Affine | None:
     if node.domain or not rule_of(node.op_type).affine:
@@ -132,7 +124,7 @@ def _fold_ahead(node: ir.Node, names: NameScope) -> bool:
         return False
     linear = linear_after(node.outputs[0])
     if linear is None:
-        return affine.is_scale and _fold_past_shift(node, affine, names)
+        return not affine.shift.any() and _fold_past_shift(node, affine, names)
     factor = _spread_ahead(affine.factor, affine.value, linear)
     shift = _spread_ahead(affine.shift, affine.value, linear)
     if factor is None or shift is None or _is_uneven(factor):
@@ -148,7 +140,7 @@ def _fold_past_shift(node: ir.Node, scale: _Affine, names: NameScope) -> bool:
     """Fold a scale that a shift parts from the linear node, and divide the shift by it."""
     adding = private_reader(node.outputs[0])
     shift = None if adding is None else _read(adding)
-    if adding is None or shift is None or not shift.is_shift or not scale.factor.all():
+    if adding is None or shift is None or (shift.factor != 1).any() or not scale.factor.all():
         return False
     linear = linear_after(adding.outputs[0])
     if linear is None:

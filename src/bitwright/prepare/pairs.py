@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import onnx_ir as ir
@@ -36,7 +36,7 @@ class Pair:
     """None: the source holds integers."""
 
 
-def is_quantizer(node: ir.Node | None) -> bool:
+def is_quantizer(node: ir.Node | None) -> TypeGuard[ir.Node]:
     """Return whether a node turns floats into integers by constant or computed parameters."""
     return node is not None and node.op_type == "QuantizeLinear" and node.domain in _DOMAINS
 
@@ -73,7 +73,7 @@ def read_pair(dequantizer: ir.Node) -> Pair | str:
     if is_constant(value):
         return Pair(value, dequantizer.outputs[0], found, levels)
     quantizer = value.producer()
-    if quantizer is None or not is_quantizer(quantizer) or quantizer.inputs[0] is None:
+    if not is_quantizer(quantizer) or quantizer.inputs[0] is None:
         return f"{name!r} reads integers that are not from a QuantizeLinear"
     before = _read_parameters(quantizer, None)
     if isinstance(before, str):
@@ -186,10 +186,8 @@ def _type_of(node: ir.Node, integers: ir.Value | None, has_zero: bool) -> QType 
         zero = node.inputs[2]
         dtype = None if zero is None or zero.const_value is None else zero.const_value.dtype
     elif integers is not None:
-        dtype = integers.dtype
-        if dtype is None and is_quantizer(integers.producer()):
-            producer = integers.producer()
-            assert producer is not None
+        dtype, producer = integers.dtype, integers.producer()
+        if dtype is None and is_quantizer(producer):
             return _type_of(producer, None, len(producer.inputs) > 2)
     else:
         named = node.attributes.get_int("output_dtype", 0)

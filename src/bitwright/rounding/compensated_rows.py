@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +71,7 @@ def _round_compiled(
     """Return what `_round` does, up to the order in which it adds."""
     codes, changes = np.empty_like(target), np.empty_like(target)
     loop = compiled(_round_loop)
-    arrays = _Rows(target, work, within, scales, zeros, codes, changes)
+    arrays = target, work, within, scales, zeros, codes, changes
     rows, columns = target.shape
     map_rows(
         lambda start, stop: loop(arrays, np.float32(highest), start, stop, _LANES),
@@ -82,19 +82,7 @@ def _round_compiled(
     return codes, changes, target
 
 
-class _Rows(NamedTuple):
-    """What rows are rounded from, and into: see `row_rounder`."""
-
-    target: Any
-    work: Any
-    within: Any
-    scales: Any
-    zeros: Any
-    codes: Any
-    changes: Any
-
-
-def _round_loop(arrays: _Rows, highest: Any, start: int, stop: int, lanes: int) -> None:
+def _round_loop(arrays: Any, highest: Any, start: int, stop: int, lanes: int) -> None:
     """Compiled body of `_round_compiled`: columns from `start` to `stop`."""
     target, work, within, scales, zeros, codes, changes = arrays
     rows = target.shape[0]

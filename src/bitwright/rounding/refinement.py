@@ -79,14 +79,6 @@ def refine(
     return collect(found, BlockScales(scales, offsets), format, xp)
 
 
-def _improve(
-    change: Any, steps: Any, slope: Any, own: Any, scale: Any, zero: Any, **how: Any
-) -> tuple[Any, Any, Any, Any]:
-    """Return a block's changes, steps and slope with its best codes, and its best scale."""
-    _descend(change, steps, slope, own, scale, zero, **how)
-    return change, steps, slope, _refit(change, steps, slope, own, scale, **how)
-
-
 def _damped(matrix: Any, work: Any, blocks: QuantizedBlocks, damping: float, xp: Arrays) -> Any:
     """Return a second moment that fits the weight, with a share of its mean diagonal added."""
     rows = work.shape[0]
@@ -101,7 +93,7 @@ def _damped(matrix: Any, work: Any, blocks: QuantizedBlocks, damping: float, xp:
     return matrix
 
 
-def _descend(
+def _improve(
     change: Any,
     steps: Any,
     slope: Any,
@@ -110,8 +102,11 @@ def _descend(
     zero: Any,
     format: BlockFormat,
     xp: Arrays,
-) -> None:
-    """Give each row of a block, one after the other, its best codes; all arrays in place."""
+) -> tuple[Any, Any, Any, Any]:
+    """Return a block's changes, steps and slope with its best codes, and its best scale.
+
+    Rows get their codes one after the other; all arrays change in place.
+    """
     rows, curvature = steps.shape[0], own.diagonal()[:, None]
     # An input that is always zero has nothing to gain.
     bends = xp.where(curvature > 0, curvature, curvature * 0 + float("inf")) * scale
@@ -128,6 +123,7 @@ def _descend(
             steps[row] = best
         change[top:end] += moved
         slope += own[:, top:end] @ moved
+    return change, steps, slope, _refit(change, steps, slope, own, scale, format, xp)
 
 
 def _refit(

@@ -12,7 +12,6 @@ from bitwright.numerics.arrays import NUMPY, Arrays
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
 from bitwright.numerics.nbits import (
     LazyBlocks,
-    NBitsTensors,
     ZeroPoints,
     nbits_form,
     pack_nbits,
@@ -55,12 +54,11 @@ class BlockStore(PartStore):
             if "zero_points" in file.keys():  # noqa: SIM118
                 dtype = file.get_slice("zero_points").get_dtype()
                 kind = "packed" if dtype == "U8" else "float"
-
-        def pack() -> NBitsTensors:
-            return pack_nbits(widen(self.get(name)), xp=xp)
-
         return LazyBlocks(
-            form, nbits_form(form, (rows, columns), kind), lambda: self.get(name), pack
+            form,
+            nbits_form(form, (rows, columns), kind),
+            load=lambda: self.get(name),
+            pack=lambda: pack_nbits(widen(self.get(name)), xp=xp),
         )
 
 

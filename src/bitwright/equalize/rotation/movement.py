@@ -47,12 +47,9 @@ def keeps_last_axis(node: ir.Node) -> bool:
 
 def _slice_axes(node: ir.Node) -> list[int] | None:
     """Return the axes that a Slice cuts, None where they are computed."""
-    starts = node.inputs[1] if len(node.inputs) > 1 else None
-    if starts is None:
-        return None
     given = input_at(node, 3)
     if given is None:
-        count = width_of(starts)
+        count = width_of(input_at(node, 1))
         return None if count is None else list(range(count))
     axes = constant_of(given)
     return None if axes is None else [int(axis) for axis in axes.ravel()]

@@ -25,7 +25,7 @@ def normalize(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> None:
     if axis != -1 and (source is None or source.shape is None or axis != len(source.shape) - 1):
         raise Refused(f"{describe(node)} normalizes over several axes")
     centres = node.op_type == "LayerNormalization"
-    _normalize(tracing, node, span, gains=1, offsets=2 if centres else None, centres=centres)
+    _normalize(tracing, node, span, gains=1, centres=centres)
     tracing.link_input(node, 0, span)
 
 
@@ -34,7 +34,7 @@ def normalize_sum(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> No
     centres = node.op_type == "SkipLayerNormalization"
     bias = 4 if centres else 3
     expect(node, slot, inputs=(0, 1), outputs=(0, 3))
-    _normalize(tracing, node, span, gains=2, offsets=3 if centres else None, centres=centres)
+    _normalize(tracing, node, span, gains=2, centres=centres)
     for index in (0, 1):
         tracing.link_input(node, index, span)
     if input_at(node, bias) is not None:
@@ -43,21 +43,12 @@ def normalize_sum(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> No
         tracing.visit(node.outputs[3], span)
 
 
-def _normalize(
-    tracing: Tracing,
-    node: ir.Node,
-    span: Span,
-    *,
-    gains: int,
-    offsets: int | None,
-    centres: bool,
-) -> None:
-    """A norm with its gains: alike, or taken over by the products behind it."""
+def _normalize(tracing: Tracing, node: ir.Node, span: Span, *, gains: int, centres: bool) -> None:
+    """A norm with its gains, and its offsets behind them: alike, or taken over by products."""
     if span != tracing.whole(node.outputs[0]):
         raise Refused(f"{describe(node)} normalizes a tensor of which a part is rotated")
     tracing.keep_mean |= centres
-    if offsets is not None and input_at(node, offsets) is None:
-        offsets = None
+    offsets = gains + 1 if centres and input_at(node, gains + 1) is not None else None
     alike = [is_uniform(input_at(node, i)) for i in (gains, offsets) if i is not None]
     if not all(alike):
         fold_gains(tracing, node, gains, offsets, span)

@@ -24,24 +24,24 @@ STEP = "simulation-step"
 """The role of a node that computes in bfloat16, without any quantizer around it."""
 
 
-class Bfloat16Steps:
+class Bfloat16Steps(Builder):
     """Writes an operator as steps in front of it, each result rounded to bfloat16."""
 
     def __init__(self, node: ir.Node, names: Scope) -> None:
-        self._build = Builder(node, names, role=STEP)
+        super().__init__(node, names, role=STEP)
         self._label = node.outputs[0].name
 
     def number(self, value: Any, name: str) -> ir.Value:
         """Return a constant in float32."""
-        return self._build.constant(np.float32(value), f"{self._label}_{name}")
+        return self.constant(np.float32(value), f"{self._label}_{name}")
 
     def integers(self, values: list[int], name: str) -> ir.Value:
         """Return a constant in int64."""
-        return self._build.constant(np.asarray(values, np.int64), f"{self._label}_{name}")
+        return self.constant(np.asarray(values, np.int64), f"{self._label}_{name}")
 
     def exact(self, op_type: str, *inputs: ir.Value, name: str, attributes: Any = None) -> ir.Value:
         """Return the result of one step in float32."""
-        return self._build.add(op_type, inputs, f"{self._label}_{name}", attributes)
+        return self.add(op_type, inputs, f"{self._label}_{name}", attributes)
 
     def step(self, op_type: str, *inputs: ir.Value, name: str, attributes: Any = None) -> ir.Value:
         """Return the result of one step, rounded."""
@@ -51,15 +51,9 @@ class Bfloat16Steps:
     def rounded(self, value: ir.Value, name: str) -> ir.Value:
         """Return a value of float32 as the nearest bfloat16, in float32."""
         for end, kind in (("_bf16", ir.DataType.BFLOAT16), ("", ir.DataType.FLOAT)):
-            value = self._build.add(
-                "Cast", [value], f"{self._label}_{name}{end}", {"to": int(kind)}
-            )
+            value = self.add("Cast", [value], f"{self._label}_{name}{end}", {"to": int(kind)})
             value.type = ir.TensorType(kind)
         return value
-
-    def finish(self, last: ir.Value) -> None:
-        """Let the last step take the place of the operator."""
-        self._build.finish(last)
 
 
 @rewrites("InstanceNormalization", stays="{0.op_type} {0.name!r} was not simulated")
