@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -111,9 +111,3 @@ def _lazily(
 def read_inline(tensor: ir.TensorProtocol) -> Array:
     """Return the array of a tensor, wherever it is stored."""
     return np.asarray(inline_copy(tensor).numpy())
-
-
-def fits(array: Array, dtype: np.dtype[Any]) -> bool:
-    """Return whether all numbers are finite in a type."""
-    with np.errstate(over="ignore"):
-        return bool(np.isfinite(array.astype(dtype).astype(np.float64)).all())

@@ -23,7 +23,6 @@ from bitwright.equalize.constants import (
     Edit,
     change_lazily,
     constant_at,
-    fits,
     matrix_of,
     read_inline,
     replace_weight,
@@ -38,6 +37,7 @@ from bitwright.graph.editing import (
     insert_after,
     like,
 )
+from bitwright.numerics.scales import fits
 from bitwright.plan import Smoothing
 from bitwright.recipe import Recipe, SmoothQuant
 from bitwright.support.array_types import F64, Array

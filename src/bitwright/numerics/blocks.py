@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -173,17 +174,8 @@ def fit_block_scales(
         map_rows(search_columns, columns, rows)
         return BlockScales(scales, zeros)
     for blocks, sides, part in block_tiles(work, format, xp):
-        low, high = xp.amin(part, 1), xp.amax(part, 1)
-        _refuse_broken(low, high, xp)
-
-        def attempt(shrink: Any, blocks: slice = blocks, part: Any = part) -> Any:
-            scale, zero = _parameters(low * shrink, high * shrink, format, xp)  # noqa: B023
-            return _cost(part, scale, zero, measure[blocks], format, xp), scale, zero
-
-        if len(shrinks) == 1:
-            found = _parameters(low * shrinks[0], high * shrinks[0], format, xp)
-        else:
-            found = _best(attempt, shrinks, steps, low, xp)
+        cost_of = partial(_cost, part, measure=measure[blocks], format=format, xp=xp)
+        found = _best(xp.amin(part, 1), xp.amax(part, 1), cost_of, shrinks, steps, format, xp)
         scales[blocks, sides], zeros[blocks, sides] = found
     return BlockScales(scales, zeros)
 
@@ -211,21 +203,25 @@ def grids_of(
 
 
 def _best(
-    attempt: Callable[[Any], tuple[Any, Any, Any]],
+    low: Any,
+    high: Any,
+    cost_of: Callable[[Any, Any], Any],
     shrinks: Sequence[float],
     steps: Sequence[float],
-    like: Any,
+    format: BlockFormat,
     xp: Arrays,
 ) -> tuple[Any, Any]:
-    """Return the scales and zero points of least cost of all that `fit_block_scales` tries.
-
-    `attempt` gives cost, scales and zero points for the part of each range that is kept.
-    """
+    """Return the scales and zero points of least cost of all that `fit_block_scales` tries."""
+    if not bool((xp.isfinite(low) & xp.isfinite(high)).all()):
+        raise ModelError(_NOT_FINITE)
+    if len(shrinks) == 1:
+        return _parameters(low * shrinks[0], high * shrinks[0], format, xp)
     best: tuple[Any, ...] | None = None
-    nothing = xp.zeros(*like.shape)
+    nothing = xp.zeros(*low.shape)
 
     def consider(shrink: Any) -> tuple[Any, ...]:
-        found = (*attempt(shrink), shrink)
+        scale, zero = _parameters(low * shrink, high * shrink, format, xp)
+        found = (cost_of(scale, zero), scale, zero, shrink)
         if best is None:
             return found
         better = found[0] < best[0]
@@ -257,21 +253,16 @@ def fit_shared_scales(
     for blocks, _, part in block_tiles(work, format, xp):
         low[blocks, 0] = xp.minimum(low[blocks, 0], xp.amin(xp.amin(part, 2), 1))
         high[blocks, 0] = xp.maximum(high[blocks, 0], xp.amax(xp.amax(part, 2), 1))
-    _refuse_broken(low, high, xp)
     measure = metric_in_blocks(metric, format, rows, xp)
 
-    def attempt(shrink: Any) -> tuple[Any, Any, Any]:
-        scale, zero = _parameters(low * shrink, high * shrink, format, xp)
+    def cost_of(scale: Any, zero: Any) -> Any:
         cost = xp.zeros(count, 1)
         for blocks, _, part in block_tiles(work, format, xp):
             found = _cost(part, scale[blocks], zero[blocks], measure[blocks], format, xp)
             cost[blocks, 0] += found.sum(axis=1)
-        return cost, scale, zero
+        return cost
 
-    if len(shrinks) == 1:
-        scale, zero = _parameters(low * shrinks[0], high * shrinks[0], format, xp)
-    else:
-        scale, zero = _best(attempt, shrinks, SHRINK_STEPS, low, xp)
+    scale, zero = _best(low, high, cost_of, shrinks, SHRINK_STEPS, format, xp)
     spread = xp.zeros(count, columns)
     return BlockScales(scale + spread, zero + spread)
 
@@ -348,11 +339,6 @@ def block_diagonals(matrix: Any, format: BlockFormat, *, xp: Arrays = NUMPY) -> 
 
 
 _NOT_FINITE = "the weight holds NaN or infinity; fix the model or leave it float."
-
-
-def _refuse_broken(low: Any, high: Any, xp: Arrays) -> None:
-    if not bool((xp.isfinite(low) & xp.isfinite(high)).all()):
-        raise ModelError(_NOT_FINITE)
 
 
 def _compiles(size: int, shrinks: Sequence[float], steps: Sequence[float]) -> bool:

@@ -289,6 +289,12 @@ def scale_limits(dtype: np.dtype[Any]) -> tuple[float, float]:
     return float(info.tiny), float(info.max)
 
 
+def fits(array: Array, dtype: np.dtype[Any]) -> bool:
+    """Return whether all numbers are finite in a type."""
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(array.astype(dtype).astype(np.float64)).all())
+
+
 @cache
 def _type_deviation(qtype: QType) -> float:
     values = np.arange(256, dtype=np.uint8).view(qtype.dtype).astype(np.float64)

@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import LINEAR_OPS
 from bitwright.decide.ops.linear import LinearNode
+from bitwright.decide.ops.matching import index_of, operands
 from bitwright.graph.constants import float_constant_of, input_at, is_private
 from bitwright.graph.editing import replace_constant
 from bitwright.graph.names import NameScope
@@ -48,13 +49,10 @@ def _give(node: ir.Node, names: NameScope) -> bool:
 
 
 def _own_addend(node: ir.Node, names: NameScope) -> bool:
-    for index, value in enumerate(node.inputs):
-        product = None if value is None else value.producer()
-        other = node.inputs[1 - index]
-        array = float_constant_of(other)
-        if product is None or product.op_type != "MatMul" or array is None or other is None:
+    for value, other in operands(node, "Add"):
+        product, array = value.producer(), float_constant_of(other)
+        if product is None or product.op_type != "MatMul" or array is None or is_private(other):
             continue
-        if not is_private(other):
-            replace_constant(node, 1 - index, array.copy(), "bias", names)
-            return True
+        replace_constant(node, index_of(node, other), array.copy(), "bias", names)
+        return True
     return False

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from bitwright.graph.constants import float_constant_of
 from bitwright.graph.editing import replace_constant
+from bitwright.numerics.scales import fits
 from bitwright.prepare.passes import Scope, rewrites
 
 
@@ -36,11 +37,10 @@ def _fold(node: ir.Node, attribute: str, inputs: tuple[int, ...], names: Scope) 
         array = float_constant_of(node.inputs[index])
         if array is None:
             continue
-        with np.errstate(over="ignore"):
-            scaled = (array.astype(np.float64) * factor).astype(array.dtype)
-        if not np.isfinite(scaled).all():
+        scaled = array.astype(np.float64) * factor
+        if not fits(scaled, array.dtype):
             continue
-        replace_constant(node, index, scaled, attribute, names)
+        replace_constant(node, index, scaled.astype(array.dtype), attribute, names)
         node.attributes.pop(attribute)
         return True
     return False

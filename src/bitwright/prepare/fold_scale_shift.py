@@ -18,6 +18,7 @@ from bitwright.graph.constants import constant_tensor, float_constant_of, is_con
 from bitwright.graph.editing import remove_nodes, replace_constant
 from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import iter_graphs
+from bitwright.numerics.scales import fits
 from bitwright.prepare.linear import (
     Linear,
     absorb_after,
@@ -152,13 +153,12 @@ def _fold_past_shift(node: ir.Node, scale: _Affine, names: NameScope) -> bool:
     constant = float_constant_of(adding.inputs[at])
     if factor is None or constant is None or _is_uneven(factor):
         return False
-    with np.errstate(over="ignore"):
-        divided = (constant.astype(np.float64) / scale.factor).astype(constant.dtype)
-    if not np.isfinite(divided.astype(np.float64)).all():
+    divided = constant.astype(np.float64) / scale.factor
+    if not fits(divided, constant.dtype):
         return False
     if not absorb_before(linear, factor, np.zeros_like(factor), names):
         return False
-    replace_constant(adding, at, divided, "shift", names)
+    replace_constant(adding, at, divided.astype(constant.dtype), "shift", names)
     adding.replace_input_with(1 - at, scale.value)
     # Other numbers than before should not go by the same name.
     adding.outputs[0].name = names.fresh(f"{adding.outputs[0].name}_unscaled")

@@ -80,20 +80,15 @@ def _match_factor(factor: ir.Value, matched: Matched) -> tuple[Deviation, Array]
 
 def _fuse_plain(first: ir.Node, names: Scope) -> bool:
     """Fuse (x - m) / sqrt(v + epsilon), with or without gamma and beta behind it."""
-    found: tuple[Deviation, Matched] | None = None
-    if first.op_type == "Div" and not first.domain:
+    is_division = first.op_type == "Div" and not first.domain
+    match = _match_root if is_division else _match_reciprocal
+    for difference, other in [first.inputs[:2]] if is_division else operands(first, "Mul"):
         matched = Matched([first])
-        root = _match_root(first.inputs[1], matched)
-        if root is not None and first.inputs[0] is root.difference:
-            found = root, matched
-    for difference, reciprocal in operands(first, "Mul"):
-        matched = Matched([first])
-        root = _match_reciprocal(reciprocal, matched)
+        root = match(other, matched)
         if root is not None and difference is root.difference:
-            found = root, matched
-    if found is None:
+            break
+    else:
         return False
-    root, matched = found
     last, gamma, beta = match_gain_and_bias(
         first, matched, lambda array: None if _by_channel(array, root.x) is None else array
     )

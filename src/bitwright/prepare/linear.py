@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -20,6 +19,7 @@ from bitwright.decide.ops.matching import index_of, least_rank, private_producer
 from bitwright.graph.constants import float_constant_of
 from bitwright.graph.editing import remove_nodes, replace_constant, replace_value
 from bitwright.graph.names import NameScope
+from bitwright.numerics.scales import fits, scale_limits
 from bitwright.support.array_types import Array
 
 
@@ -209,9 +209,5 @@ def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
 
     float16 needs this: two nodes can each stay within its range where their product does not.
     """
-    with np.errstate(over="ignore"):
-        largest = np.abs(array).max(initial=0.0)
-        if not np.isfinite(array.astype(dtype).astype(np.float64)).all():
-            return False
-    limits: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
-    return bool(largest == 0 or largest >= float(limits.smallest_normal))
+    largest = np.abs(array).max(initial=0.0)
+    return fits(array, dtype) and bool(largest == 0 or largest >= scale_limits(dtype)[0])
