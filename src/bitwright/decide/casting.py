@@ -13,7 +13,12 @@ from bitwright.decide.layout.selection import Selector
 from bitwright.decide.ops import op_types
 from bitwright.decide.ops.size_arithmetic import SIZE_ARITHMETIC, find_size_arithmetic
 from bitwright.graph.constants import constant_tensor
-from bitwright.graph.half_ops import TYPE_ATTRIBUTES, find_half_parameters, is_float
+from bitwright.graph.half_ops import (
+    TYPE_ATTRIBUTES,
+    find_half_parameters,
+    is_float,
+    takes_half_bodies,
+)
 from bitwright.graph.subgraphs import subgraphs_of
 from bitwright.graph.tensors import inline_copy
 from bitwright.numerics.halves import INFINITE, MAX_FLOAT16
@@ -78,8 +83,7 @@ def _why_not_cast(node: ir.Node, kind: str) -> str | None:
     if not inputs and not outputs:
         return "it has no float32 tensor"
     if list(subgraphs_of(node)):
-        known = not node.domain and node.op_type in ("If", "Loop", "Scan")
-        return None if known else _FOREIGN
+        return None if takes_half_bodies(node) else _FOREIGN
     if kind == "float16" and _crashes_in_half(node):
         return "ONNX Runtime crashes on a product of a transposed input in float16"
     if node.domain not in ("", "ai.onnx", "com.microsoft"):

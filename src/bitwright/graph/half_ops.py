@@ -24,6 +24,7 @@ TYPE_ATTRIBUTES = {
     ),
 }
 """Operators whose result has the type that this attribute says."""
+_WITH_BODIES = frozenset({"If", "Loop", "Scan"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +77,17 @@ def handed_out(node: ir.Node) -> list[tuple[int, ir.Graph, int]]:
     ]
 
 
+def takes_half_bodies(node: ir.Node) -> bool:
+    """Whether the graphs inside a node may compute in half floats as the nodes around it do."""
+    return not node.domain and node.op_type in _WITH_BODIES
+
+
 def find_half_parameters(node: ir.Node, kind: str) -> HalfParameters:
     """Return which tensors of a node may be float16, or bfloat16; of unknown operators none.
 
     An If, Loop or Scan takes what its bodies do: all but the counters of a Loop.
     """
-    if not node.domain and node.op_type in ("If", "Loop", "Scan"):
+    if takes_half_bodies(node):
         counters = find_counters(node)
         taken = tuple(index not in counters for index in range(len(node.inputs)))
         given = tuple(index + 2 not in counters for index in range(len(node.outputs)))
