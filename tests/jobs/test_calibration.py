@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from support.models import make_cnn, make_mlp, make_samples
+from support.models import build, make_cnn, make_mlp, make_samples, node, weight
 
 import bitwright
 from bitwright.data import RandomData
@@ -44,6 +44,17 @@ def test_random_data_takes_its_shapes_from_the_model():
     assert list(feeds) == [value.name for value in MODEL.graph.inputs]
 
 
+def make_gate():
+    """Convolutions with a gate between, a HardSigmoid, which only placement by cost quantizes."""
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+        node("HardSigmoid", ["c"], ["h"], name="gate", alpha=1 / 6),
+        node("Mul", ["c", "h"], ["m"], name="product"),
+        node("Conv", ["m", "w"], ["y"], name="behind", pads=[1, 1, 1, 1]),
+    ]
+    return build(nodes, {"x": [1, 8, 6, 6]}, {"y": [1, 8, 6, 6]}, {"w": weight(8, 8, 3, 3)})
+
+
 EVERYTHING: dict[str, object] = {}
 NARROW = [
     (make_cnn, {"select": {"op_types": ("Conv", "Gemm")}}),
@@ -51,6 +62,7 @@ NARROW = [
     (make_cnn, {"select": {"exclude_op_types": ("MatMul", "MaxPool")}}),
     (make_cnn, {"place": {"purpose": "balanced"}}),
     (make_cnn, {"place": {"purpose": "speed", "cpu": "x86-vnni"}}),
+    (make_gate, {"place": {"purpose": "balanced", "cpu": "x86-vnni"}}),
     (make_mlp, {"select": {"exclude": ("bias",)}}),
     (make_mlp, {"select": {"exclude_op_types": ("Relu",)}}),
     (make_mlp, {"select": {"nodes": ("second",)}}),

@@ -21,11 +21,14 @@ def placeable_tensors(
 
     What the recipe itself leaves float does not matter. What a fused operation computes between
     its nodes is among them: a node that stays float exposes what the others read or write. Missing
-    is what only op types take that are not quantized by default.
+    is what only op types take that are not quantized by default, for any purpose.
     """
     asked = recipe.select
     select = Selection(subgraphs=asked.subgraphs, constant_weights_only=asked.constant_weights_only)
-    layout = lay_out(model, recipe.replace(select=select, overrides={}), keep_float=keep_float)
+    recipe = recipe.replace(select=select, overrides={})
+    if recipe.can_be_placed:  # which takes more op types than size does
+        recipe = recipe.replace(place={"purpose": "balanced"})
+    layout = lay_out(model, recipe, keep_float=keep_float)
     values = set[ir.Value | None]()
     for node in model.graph.all_nodes():
         if (plan := layout.nodes.get(node.name or "")) is not None and plan.quantized:
