@@ -77,9 +77,5 @@ def smoothings(
 
 def improve_dynamic(prepared: Prepared, kept: Calibration) -> Trail[DynamicCandidate]:
     """Return what was tried on a dynamic recipe, with data that can be read again."""
-    maker = _Maker(prepared, kept)
-
-    def gains(old: DynamicCandidate, new: DynamicCandidate) -> bool:
-        return old.loss - new.loss >= MIN_GAIN
-
-    return improve(prepared.recipe, [smoothings], maker.make, gains)
+    make = _Maker(prepared, kept).make
+    return improve(prepared.recipe, [smoothings], make, lambda a, b: a.loss - b.loss >= MIN_GAIN)
