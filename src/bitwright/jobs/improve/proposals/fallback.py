@@ -24,7 +24,7 @@ FALLBACK_SAMPLES = 4
 MAX_FALLBACK = 4
 """How many nodes are left float at most."""
 HIGHER_PRICE = 4.0
-"""How many times the price of noise: 4 to 15 dB for 3 to 9 % of the time, on four CNNs."""
+"""How many times the price of noise: half a dB to 4 dB for 3 to 13 % of the time, on four CNNs."""
 MAX_FLOAT_SHARE = 0.02
 """The share of all multiply-adds that may leave the integer kernels for that."""
 
