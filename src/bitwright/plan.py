@@ -16,7 +16,6 @@ from bitwright.errors import PlanError, RecipeError, did_you_mean
 from bitwright.numerics.orthogonal import OrthogonalKind
 from bitwright.numerics.types import QType
 from bitwright.recipe import Recipe, RoundingMethod
-from bitwright.recipe.emulate import with_new_places
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import read_parsed, write_file
 from bitwright.support.frozen import frozen
@@ -354,10 +353,7 @@ class QuantPlan(Summarized, msgspec.Struct, frozen=True, kw_only=True, forbid_un
     def from_json(cls, text: str | bytes, *, source: str = "plan") -> QuantPlan:
         """Read a plan; anything unknown or malformed is a `PlanError`."""
         try:
-            data = msgspec.json.decode(text)
-            if isinstance(data, dict) and isinstance(data.get("recipe"), dict):
-                data["recipe"] = with_new_places(data["recipe"])
-            return convert(data, cls, source)
+            return convert(msgspec.json.decode(text), cls, source)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise PlanError(f"{source} is not JSON: {error}.") from error
         except RecipeError as error:

@@ -9,7 +9,6 @@ import bitwright
 from bitwright import load_recipe
 from bitwright.errors import TargetError
 from bitwright.recipe import LimitDetails, Recipe, named_recipe
-from bitwright.recipe.emulate import with_new_places
 from bitwright.recipe.host import with_standard_purpose
 from bitwright.targets import NPU_CNN, TARGETS, find_target
 
@@ -53,7 +52,7 @@ def merged(now, before):
 @pytest.mark.parametrize("name", MOVED)
 def test_targets_that_were_python_ask_for_what_they_did_before(name):
     recipe = load_recipe(None, name)
-    before = with_new_places(MOVED[name]["recipe"])
+    before = MOVED[name]["recipe"]
     assert Recipe.from_mapping(merged(json.loads(recipe.to_json()), before)) == recipe
 
 

@@ -11,7 +11,6 @@ import msgspec
 
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.recipe import Recipe
-from bitwright.recipe.emulate import MOVED
 from bitwright.support.arguments import alternatives
 from bitwright.support.settings import Settings, merge
 
@@ -54,8 +53,7 @@ def _split(setting: str) -> tuple[tuple[str, ...], str]:
     key = key.strip()
     if not equals or not key:
         raise RecipeError(f"--set {setting!r} is not KEY=VALUE; write --set per_channel=true.")
-    # A section stays as it is written: `limits.shift_cut=false` asks for limits, too.
-    parts = (key if "." in key else MOVED.get(key, key)).split(".")
+    parts = key.split(".")
     for start in _OVERRIDES:
         if tuple(parts[: len(start)]) == start and len(parts) > len(start) + 1:
             # Names of tensors and nodes have dots too: what is left between the ends is the name.
@@ -123,7 +121,6 @@ def _refuse_option_of_another_method(place: dict[str, Any], key: tuple[str, ...]
 
 
 def _takes_a_list(key: tuple[str, ...]) -> bool:
-    key = tuple(MOVED.get(".".join(key), ".".join(key)).split("."))
     return len(key) == 2 and "tuple" in str(_SECTIONS.get(key[0], {}).get(key[1]))
 
 

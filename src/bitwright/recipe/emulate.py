@@ -1,13 +1,8 @@
-"""What only another tool's behaviour needs: `compat` sets it, and its defaults are what we do.
-
-`MOVED` names the fields that stood in other sections of a recipe; files that have them there are
-read all the same.
-"""
+"""What only another tool's behaviour needs: `compat` sets it, and its defaults are what we do."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -240,68 +235,3 @@ class Emulation(_Sparse, frozen=True, kw_only=True):
     """The rules of `limits`, each on its switch."""
     fine_tune: LearningDetails = LearningDetails()
     """How `fine_tune` learns, in the numbers of other tools."""
-
-
-_FLAT = {
-    "": "restricted_asymmetric unsigned_relu cut_saturated known_ranges assumed_type",
-    "place": (
-        "conventions dedicated_pairs dedicated_dequantizers keep_activations weight_pairs "
-        "unquantized_nodes contrib_ops extended_ops vendor_names "
-        "block_rounding bfloat16_casts fuse_pairs adjust_for_bias channel_axes"
-    ),
-    "rewrite": "clip_to_relu widen_interface",
-}
-_SECTIONS = {
-    "limits": LimitDetails,
-    "simulate": SimulationSwitches,
-    "equalize": EqualizationDetails,
-    "fine_tune": LearningDetails,
-}
-
-MOVED: dict[str, str] = {
-    "smooth.folding": "emulate.smooth_folding",
-    **{
-        f"{section}.{name}".lstrip("."): f"emulate.{name}"
-        for section, names in _FLAT.items()
-        for name in names.split()
-    },
-    **{
-        f"{section}.{name}": f"emulate.{section}.{name}"
-        for section, kind in _SECTIONS.items()
-        for name in kind.__struct_fields__
-    },
-}
-"""The path that a field had in a recipe -> its path of today."""
-
-
-def moved_from(section: str) -> dict[str, str]:
-    """Return the options that a section had -> where each stands today."""
-    start = f"{section}." if section else ""
-    return {
-        old.removeprefix(start): new
-        for old, new in MOVED.items()
-        if old.startswith(start) and old.count(".") == start.count(".")
-    }
-
-
-def with_new_places(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain data of a recipe with every field at its place of today."""
-    found = dict(data)
-    for old, new in MOVED.items():
-        section, _, name = old.rpartition(".")
-        holder = found.get(section) if section else found
-        if not isinstance(holder, Mapping) or name not in holder:
-            continue
-        value = holder[name]
-        if section:
-            found[section] = {key: other for key, other in holder.items() if key != name}
-        else:
-            del found[name]
-        found = _put(found, new.split("."), value)
-    return found
-
-
-def _put(data: dict[str, Any], path: list[str], value: Any) -> dict[str, Any]:
-    first, *rest = path
-    inner = data.get(first) or {}
-    return {**data, first: _put(dict(inner), rest, value) if rest else value}

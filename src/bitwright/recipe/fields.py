@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from bitwright.numerics.types import INT8, UINT8, QType
-from bitwright.recipe.emulate import Emulation, moved_from
+from bitwright.recipe.emulate import Emulation
 from bitwright.recipe.finetuning import FineTuning
 from bitwright.recipe.formats import FORMATS, Format, FormatName
 from bitwright.recipe.hardware import CrossLayerEqualization, Limits, Rewrites, Simulation
@@ -21,7 +21,6 @@ from bitwright.support.settings import Settings
 class RecipeFields(Settings, frozen=True, kw_only=True):
     """Every option of a recipe; `Recipe` is the same with its rules checked."""
 
-    moved = moved_from("")
     version: Literal[1] = 1
     """Of this format."""
     name: str = "custom"

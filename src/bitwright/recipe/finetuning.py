@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 from bitwright.errors import RecipeError
-from bitwright.recipe.emulate import moved_from
 from bitwright.support.settings import Settings
 
 __all__ = ["AdaQuant", "AdaRound", "FineTuning", "SignRound"]
@@ -14,7 +13,6 @@ __all__ = ["AdaQuant", "AdaRound", "FineTuning", "SignRound"]
 class _Learning(Settings, frozen=True, kw_only=True):
     """The options of all methods: how many steps, on what data, and what learns together."""
 
-    moved = moved_from("fine_tune")
     iterations: int = 1000
     """Steps for each segment."""
     batch_size: int = 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from bitwright.errors import RecipeError
-from bitwright.recipe.emulate import moved_from
 from bitwright.support.settings import Settings
 
 __all__ = ["CrossLayerEqualization", "Limits", "Rewrites", "Simulation"]
@@ -17,8 +16,6 @@ class Rewrites(Settings, frozen=True, kw_only=True):
     >>> Rewrites(split_to_slice=True).split_to_slice
     True
     """
-
-    moved = moved_from("rewrite")
 
     batch_norm_to_conv: bool = False
     """A batch norm that folds into nothing becomes a depthwise 1x1 convolution."""
@@ -67,8 +64,6 @@ class Simulation(Settings, frozen=True, kw_only=True):
     False
     """
 
-    moved = moved_from("simulate")
-
     softmax: bool = False
     """A Softmax is computed in bfloat16 steps with the NPU's polynomial for the exponential."""
     instance_norm: bool = False
@@ -84,8 +79,6 @@ class Limits(Settings, frozen=True, kw_only=True):
     Limits()
     """
 
-    moved = moved_from("limits")
-
 
 class CrossLayerEqualization(Settings, frozen=True, kw_only=True):
     """Cross-layer equalization of consecutive weights; the function of the model stays the same.
@@ -93,8 +86,6 @@ class CrossLayerEqualization(Settings, frozen=True, kw_only=True):
     >>> CrossLayerEqualization(steps=-1).absorb_biases
     False
     """
-
-    moved = moved_from("equalize")
 
     steps: int = 1
     """How many sweeps over all pairs of layers; -1: until the weights no longer change."""

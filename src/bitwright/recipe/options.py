@@ -9,7 +9,6 @@ import msgspec
 
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import QType
-from bitwright.recipe.emulate import moved_from
 from bitwright.recipe.sizes import SizeRule
 from bitwright.support.settings import Settings
 
@@ -78,8 +77,6 @@ class Placement(Settings, frozen=True, kw_only=True):
     False
     """
 
-    moved = moved_from("place")
-
     unquantized_outputs: tuple[str, ...] = ()
     """Op types whose outputs get no pair."""
     force_shared: bool = False
@@ -136,8 +133,6 @@ class SmoothQuant(Settings, frozen=True, kw_only=True):
     >>> SmoothQuant(alpha=0.7).shift
     False
     """
-
-    moved = moved_from("smooth")
 
     alpha: float | Literal["auto"] = 0.5
     """Migration strength: 0 leaves activations as they are, 1 gives all channels the same range;

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from bitwright.errors import RecipeError
-from bitwright.recipe.emulate import with_new_places
 from bitwright.recipe.fields import RecipeFields
 from bitwright.recipe.rules import check_rules
 from bitwright.support.arguments import check_arguments
@@ -62,13 +61,12 @@ class Recipe(RecipeFields, frozen=True, kw_only=True):
             data = msgspec.json.decode(text)
         except msgspec.DecodeError as error:
             raise RecipeError(f"{source} is not JSON: {error}.") from error
-        return convert(with_new_places(data) if isinstance(data, dict) else data, cls, source)
+        return convert(data, cls, source)
 
     @classmethod
     @check_arguments
     def from_mapping(cls, data: dict[str, Any], *, source: str = "recipe") -> Recipe:
         """Read a recipe from plain dicts and lists; `load_recipe` also takes a `base`."""
-        data = with_new_places(data)
         if data.get("bias_correction") is False:  # YAML reads a bare `off` as false
-            data["bias_correction"] = "off"
+            data = {**data, "bias_correction": "off"}
         return convert(data, cls, source)

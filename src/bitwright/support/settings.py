@@ -6,7 +6,6 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import (
     Any,
-    ClassVar,
     Literal,
     Protocol,
     Self,
@@ -55,9 +54,6 @@ class Settings(
     Traceback (most recent call last):
     bitwright.errors.RecipeError: Tea: option 'minutes' must be a whole number, not 'four'.
     """
-
-    moved: ClassVar[Mapping[str, str]] = {}
-    """An option that this section had -> the path that it has today."""
 
     def _repr_html_(self) -> str:
         rows = [(name, repr(value)) for name, value in self.__rich_repr__()]
@@ -161,10 +157,7 @@ def _convert_options(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
 def _types_only(kind: type) -> type[msgspec.Struct]:
     """Return a struct of the same fields, each of them optional, that is checked by type only."""
     fields = [(field.name, field.type, None) for field in _fields(kind).values()]
-    moved = {"moved": getattr(kind, "moved", {})}
-    return msgspec.defstruct(
-        kind.__name__, fields, namespace=moved, kw_only=True, forbid_unknown_fields=True
-    )
+    return msgspec.defstruct(kind.__name__, fields, kw_only=True, forbid_unknown_fields=True)
 
 
 def _find_problems(data: Any, hint: Any, path: str) -> Iterator[str]:
@@ -216,13 +209,10 @@ def _find_in_struct(data: Mapping[Any, Any], structs: list[Any], path: str) -> I
         yield f"{owner} needs {tag_field!r}; add it."
         return
     yield from _find_bad_keys(data)
-    fields, moved = _fields(structs[0]), getattr(structs[0], "moved", {})
+    fields = _fields(structs[0])
     for name, value in data.items():
         if name in fields:
             yield from _find_problems(value, fields[name].type, f"{path}.{name}".lstrip("."))
-        elif name in moved:
-            old = f"{path}.{name}".lstrip(".")
-            yield f"option {old!r} is called {moved[name]!r} today."
         elif name != tag_field:
             yield f"unknown option {name!r}{place}.{did_you_mean(name, fields)}"
     for name, field in fields.items():
