@@ -1,4 +1,7 @@
+from pathlib import Path
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -32,12 +35,42 @@ def test_values_that_wait_count_as_those_that_are_counted_at_once(batches, most)
     )
 
 
-@given(BATCHES, BATCHES, st.sampled_from([0, 50]), st.sampled_from([0, 50]))
-def test_merging_adds_up_whether_values_wait_or_not(first, second, one, other):
+@given(BATCHES, BATCHES, st.sampled_from([0, 50]), st.sampled_from([0, 50]), st.booleans())
+def test_merging_adds_up_whether_values_wait_or_not(first, second, one, other, packed):
     merged = counted(first, one)[0]
+    if packed:
+        merged.pack()
     merged.merge(counted(second, other)[0])
     together = counted([*first, *second])[0]
     np.testing.assert_array_equal(merged.total(), together.total())
+
+
+@given(BATCHES, BATCHES, st.sampled_from([0, 50]))
+def test_counting_goes_on_after_packing(first, second, most):
+    counts = counted(first, most)[0]
+    counts.pack()
+    for batch in second:
+        counts.add(batch)
+    np.testing.assert_array_equal(counts.total(), counted([*first, *second])[0].total())
+    counts.pack()
+    np.testing.assert_array_equal(counts.total(), counted([*first, *second])[0].total())
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the kernel's own count")
+def test_bins_that_hold_nothing_take_no_memory():
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    values = np.random.default_rng(0).normal(size=1 << 14).astype(np.float32)
+    ValueCounts().add(values)  # what is loaded once
+    before = resident()
+    counts = [ValueCounts() for _ in range(200)]
+    for count in counts:
+        count.add(values)
+    assert resident() - before < 50 << 20  # with all bins they would take 200 MiB
+    for count in counts:
+        count.pack()
+    assert resident() - before < 20 << 20
 
 
 def test_a_batch_that_waits_is_a_copy():

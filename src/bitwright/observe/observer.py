@@ -114,7 +114,10 @@ def observe(
         return _observe_on(engine, model, tensors, samples, shared, progress, kept)
     sketches = {name: _new_sketch(name, options) for name in tensors}
     runner = as_runner(model, tensors, memory_budget, providers)
-    return fill_sketches(runner, sketches, samples, progress=progress)
+    seen = fill_sketches(runner, sketches, samples, progress=progress)
+    for sketch in sketches.values():
+        sketch.pack()
+    return seen
 
 
 def _new_sketch(name: str, options: SketchOptions) -> TensorSketch:

@@ -222,7 +222,13 @@ class TensorSketch:
                 merged._merge_sums(part._sum, part._rest)
             for grid, votes in part.votes.items():
                 merged.votes.setdefault(grid, Counter()).update(votes)
+        merged.pack()
         return merged
+
+    def pack(self) -> None:
+        """Give back the memory that only counting takes: what is at rest has no use for it."""
+        if self._counts is not None:
+            self._counts.pack()
 
     @property
     def _detail(self) -> tuple[Any, ...]:
@@ -295,8 +301,8 @@ class TensorSketch:
                 sketch.votes[grid][position] = count
         sketch.low, sketch.high = state.low, state.high
         sketch.count, sketch.nan, sketch.inf = state.count, state.nan, state.inf
-        if sketch._counts is not None:
-            sketch._counts.add_bins(state.bins, state.counts)
+        if state.histogram:
+            sketch._counts = ValueCounts(state.bins, state.counts)
         sketch._lows_highs = packed_array("f", state.batches.astype(np.float32).tobytes())
         if state.channels.size:
             sketch._merge_channels(*state.channels)
