@@ -10,7 +10,6 @@ pytest.importorskip("torch")
 
 from support.exported_folders import (
     HEADS,
-    LAYERS,
     SIZE,
     VOCABULARY,
     make_decoder_only,
@@ -22,7 +21,15 @@ import bitwright
 from bitwright import TextData
 from bitwright.jobs.folder_data import FolderData
 
-RECIPES = ("int4-rtn", "int8-dynamic", "float16")
+NARROW = {"float_io": "all-but-caches"}
+RECIPES = {
+    "int4-rtn": "int4-rtn",
+    "int8-dynamic": "int8-dynamic",
+    "float16": "float16",
+    "float16-caches": {"base": "float16", **NARROW},
+    "q4f16": {"base": "int4-rtn", "float16": "cast", **NARROW},
+}
+LIMITS = {"int8-dynamic": 0.1, "float16": 0.005, "float16-caches": 0.005}
 SOUND = np.random.default_rng(0).normal(size=(1, 8, 20)).astype(np.float32)
 WORDS = np.array([[5, 17, 90, 3, 44, 8]])
 
@@ -40,12 +47,18 @@ def run(path, feeds):
     return dict(zip(names, session.run(names, feeds), strict=True))
 
 
+def cache_types(path):
+    given = ort.InferenceSession(path).get_inputs()
+    kinds = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+    return {value.name: kinds[value.type] for value in given if "past" in value.name}
+
+
 def write_on(folder, *, sound=False, steps=4):
     """Return what the models of a folder answer, token by token: a list of logits."""
     if (folder / "model.onnx").exists():
-        cache = np.zeros((1, HEADS, 0, SIZE), np.float32)
         kept = {
-            f"past_key_values.{n}.{part}": cache for n in range(LAYERS) for part in ("key", "value")
+            name: np.zeros((1, HEADS, 0, SIZE), kind)
+            for name, kind in cache_types(folder / "model.onnx").items()
         }
         found, later = run(folder / "model.onnx", {"input_ids": WORDS, **kept}), "model.onnx"
     else:
@@ -74,16 +87,19 @@ def test_every_recipe_without_data_makes_each_model_of_a_folder_smaller_and_it_r
     make, options = KINDS[kind]
     folder = make(tmp_path / kind, **options)
     expected = write_on(folder, **options)
-    for recipe in RECIPES:
+    for recipe, asked in RECIPES.items():
         output = tmp_path / recipe
-        result = bitwright.quantize(folder, output, recipe=recipe)
+        result = bitwright.quantize(folder, output, recipe=asked)
         assert result.size < 0.7 * result.float_size, recipe
         for name, one in result.results.items():
             assert one.size < one.float_size, (recipe, name)
         found = write_on(output, **options)
-        limit = {"int4-rtn": 0.5, "int8-dynamic": 0.1, "float16": 0.005}[recipe]
+        limit = LIMITS.get(recipe, 0.5)
         for ours, theirs in zip(found, expected, strict=True):
             assert np.linalg.norm(ours - theirs) < limit * np.linalg.norm(theirs), recipe
+        later = "model.onnx" if kind == "llama" else "decoder_with_past_model.onnx"
+        narrow = recipe in ("float16-caches", "q4f16")
+        assert {*cache_types(output / later).values()} == {np.float16 if narrow else np.float32}
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from support.tool_environment import GENAI, run_script
 
 import bitwright
 from bitwright import TextData
+from bitwright.api import publish
 from bitwright.errors import ModelError
 
 PROMPTS = [[5, 17, 99, 200, 33], [8], [64, 2, 128, 77, 9, 250, 31, 190, 12]]
@@ -108,3 +109,27 @@ def test_genai_answers_with_the_same_tokens_from_caches_of_8_bits_and_answers_fr
     assert sum(same) >= 2  # the logits of random weights lie close together
     for name in names:
         assert [len(answer) for answer in answers[name]] == [TOKENS] * len(PROMPTS), name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_genai_writes_on_with_each_variant_that_is_published(tmp_path):
+    given = {"loader": "genai", "variants": ["fp16", "q4", "q4f16"], "reports": False}
+    names = {}
+    for family in FAMILIES:
+        folder, out = make_folder(family, tmp_path / family), tmp_path / f"{family}-out"
+        made = publish(folder, out, **given)
+        assert [one.variant for one in made.written] == given["variants"], family
+        names[family] = [str(folder), *(str(out / name) for name in given["variants"])]
+    asked = {
+        "folders": [name for all_of in names.values() for name in all_of],
+        "prompts": PROMPTS,
+        "count": TOKENS,
+    }
+    (tmp_path / "asked.json").write_text(json.dumps(asked))
+    run_script("genai_chat.py", tmp_path / "asked.json", tmp_path / "answers.json", needs=GENAI)
+    answers = json.loads((tmp_path / "answers.json").read_text())
+    for family, (plain, half, *four) in names.items():
+        assert answers[half] == answers[plain], family
+        for name in four:
+            assert [len(answer) for answer in answers[name]] == [TOKENS] * len(PROMPTS), name

@@ -37,6 +37,27 @@ const find = createRequire(process.argv[2] + '/');
 """
 
 
+_WRITING = """
+const { createRequire } = require('module');
+const find = createRequire(process.argv[2] + '/');
+(async () => {
+  const { AutoModelForCausalLM, Tensor, env } =
+    await import(find.resolve('@huggingface/transformers'));
+  env.allowRemoteModels = false;
+  env.localModelPath = process.argv[3];
+  const inputs = new Tensor('int64', [5n, 17n, 90n, 44n], [1, 4]);
+  const attention_mask = new Tensor('int64', [1n, 1n, 1n, 1n], [1, 4]);
+  const asked = { inputs, attention_mask, max_new_tokens: 6, do_sample: false };
+  const found = {};
+  for (const dtype of process.argv[4].split(',')) {
+    const model = await AutoModelForCausalLM.from_pretrained('out', { dtype });
+    found[dtype] = Array.from((await model.generate(asked)).data, Number);
+  }
+  console.log('FOUND ' + JSON.stringify(found));
+})().catch((error) => { console.error(error); process.exit(1); });
+"""
+
+
 def _package():
     """Return a folder from which node finds the package, or None."""
     given = [Path(p) for p in os.environ.get("NODE_PATH", "").split(os.pathsep) if p]
@@ -50,20 +71,43 @@ needs_package = pytest.mark.skipif(
 )
 
 
+def _run(source, folder, dtypes):
+    script = folder / "script.cjs"
+    script.write_text(source)
+    words = [_NODE, str(script), str(_package().parent), str(folder), ",".join(dtypes)]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    line = next(line for line in ran.stdout.splitlines() if line.startswith("FOUND "))
+    return json.loads(line.removeprefix("FOUND "))
+
+
 @needs_package
 def test_each_variant_loads_by_its_dtype_and_agrees_with_python(tmp_path):
     folder = make_encoder_folder(tmp_path / "encoder")
     dtypes = ["fp32", "fp16", "q8", "int8", "q4", "q4f16", "bnb4"]
     made = publish(folder, tmp_path / "out", variants=dtypes, reports=False)
-    script = tmp_path / "load.cjs"
-    script.write_text(_SCRIPT)
-    words = [_NODE, str(script), str(_package().parent), str(tmp_path), ",".join(dtypes)]
-    ran = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    line = next(line for line in ran.stdout.splitlines() if line.startswith("FOUND "))
-    found = json.loads(line.removeprefix("FOUND "))
+    found = _run(_SCRIPT, tmp_path, dtypes)
     feeds = {"input_ids": np.array([[3, 4, 5, 6]]), "attention_mask": np.ones((1, 4), np.int64)}
     for one in made.written:
         (expected,) = ort.InferenceSession(tmp_path / "out" / one.file).run(None, feeds)
         np.testing.assert_allclose(found[one.variant], expected.ravel(), rtol=1e-2, atol=1e-2)
     assert set(found) == set(dtypes) == {one.variant for one in made.written}
+
+
+@needs_package
+@pytest.mark.filterwarnings("ignore")
+def test_it_writes_on_with_caches_of_float16(tmp_path):
+    pytest.importorskip("torch")
+    from support.exported_folders import make_decoder_only
+
+    dtypes = ["fp32", "fp16", "q8", "q4", "q4f16"]
+    folder = make_decoder_only(tmp_path / "decoder")
+    made = publish(folder, tmp_path / "out", variants=dtypes, reports=False)
+    found = _run(_WRITING, tmp_path, dtypes)
+    assert {len(tokens) for tokens in found.values()} == {10}
+    assert found["fp16"] == found["fp32"]
+    for one in made.written:
+        session = ort.InferenceSession(tmp_path / "out" / one.file)
+        kinds = {value.type for value in session.get_inputs() if "past" in value.name}
+        narrow = one.variant in ("fp16", "q4f16")
+        assert kinds == {"tensor(float16)" if narrow else "tensor(float)"}

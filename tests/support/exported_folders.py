@@ -175,5 +175,6 @@ def make_decoder_only(folder):
 
 def _write_config(folder):
     sizes = {"num_attention_heads": HEADS, "hidden_size": WIDTH, "vocab_size": VOCABULARY}
+    sizes |= {"num_key_value_heads": HEADS, "num_hidden_layers": LAYERS, "model_type": "llama"}
     (folder / "config.json").write_text(json.dumps(sizes))
     (folder / "tokenizer.json").write_text("{}")

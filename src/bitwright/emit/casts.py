@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.data.token_inputs import continued_by, is_cache
 from bitwright.graph.constants import constant_tensor
-from bitwright.graph.editing import insert_after, remove_unused_initializers
+from bitwright.graph.editing import insert_after, remove_nodes, remove_unused_initializers
 from bitwright.graph.half_ops import (
     TYPE_ATTRIBUTES,
     find_half_parameters,
@@ -24,13 +25,57 @@ from bitwright.plan import QuantPlan
 from bitwright.support.array_types import Array
 from bitwright.support.wording import counted
 
-_FLOAT = ir.DataType.FLOAT
+_FLOAT, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 _KINDS = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 
 
 def emit_casts(model: ir.Model, plan: QuantPlan, _rounding: Any = None) -> list[str]:
     """Turn a float32 model into one of the plan's type, in place; return notes about it."""
-    return _Casting(model, plan).write()
+    notes = _Casting(model, plan).write()
+    if plan.recipe.float_io == "all-but-caches":
+        narrow_caches(model)
+    return notes
+
+
+def narrow_caches(model: ir.Model) -> None:
+    """Let callers keep the caches of attention in float16, where it is computed so, in place.
+
+    A cache that goes in and comes out does both in one type; the Casts that stood there are gone.
+    """
+    graph, kept = model.graph, set()
+    inside = {value.name or "": _inside(value) for value in graph.outputs}
+    presents = {name: value for name, value in inside.items() if "present" in name}
+    for past in (value for value in graph.inputs if is_float(value) and is_cache(value.name or "")):
+        made, uses = continued_by(past.name or "", presents), past.uses()
+        casts = [use.node for use in uses if _casts_to(use.node) == _HALF]
+        # What else reads it may ask for its shape.
+        others = [use for use in uses if use.node not in casts]
+        takes = all(find_half_parameters(n, "float16").takes(index) for n, index in others)
+        if not casts or not takes or (made is not None and presents[made] is None):
+            kept.add(made)
+            continue
+        past.type = ir.TensorType(_HALF)
+        for cast in casts:
+            cast.outputs[0].replace_all_uses_with(past, replace_graph_outputs=True)
+        remove_nodes(casts)
+    for index, output in enumerate(list(graph.outputs)):
+        value, maker = presents.get(output.name or ""), output.producer()
+        if value is not None and maker is not None and output.name not in kept:
+            graph.outputs[index] = value
+            remove_nodes([maker])
+            value.name = output.name
+
+
+def _inside(output: ir.Value) -> ir.Value | None:
+    """Return what is cast to an output, where float16 is and nothing else reads the output."""
+    cast = output.producer()
+    value = cast.inputs[0] if cast is not None and _casts_to(cast) == _FLOAT else None
+    is_half = value is not None and value.dtype == _HALF and value.producer() is not None
+    return value if is_half and not output.uses() else None
+
+
+def _casts_to(node: ir.Node) -> int | None:
+    return node.attributes.get_int("to") if node.op_type == "Cast" else None
 
 
 class _Casting:

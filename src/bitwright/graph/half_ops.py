@@ -99,14 +99,20 @@ def find_half_parameters(node: ir.Node, kind: str) -> HalfParameters:
     graph = node.graph
     imports = graph.opset_imports if isinstance(graph, ir.Graph) else {}
     version = node.version or imports.get("", _LATEST)
-    return _read_parameters(find_schema(node.op_type, version), kind)
+    schema = find_schema(node.op_type, version)
+    return _read_parameters(schema or runtime_schemas("").get(node.op_type), kind)
 
 
 @cache
-def runtime_schemas() -> dict[str, Any]:
-    """Return what ONNX Runtime says of its own operators."""
+def runtime_schemas(domain: str = "com.microsoft") -> dict[str, Any]:
+    """Return what ONNX Runtime says of its operators of a domain, as they are there first."""
     found = _pybind_state.get_all_operator_schema()
-    return {one.name: one for one in found if one.domain == "com.microsoft"}
+    versions = sorted((one for one in found if one.domain == domain), key=_version, reverse=True)
+    return {one.name: one for one in versions}
+
+
+def _version(schema: Any) -> int:
+    return int(schema.since_version)
 
 
 @cache

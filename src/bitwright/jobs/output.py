@@ -194,7 +194,7 @@ def _run_beside_float(
     if halved and simulate_float16(rounding).changed:
         ran = rounding
         run = Session(ran, providers=prepared.providers).run
-    if recipe.mode == "cast" and recipe.float_io is not True:
+    if recipe.float_io is not True:
         run = _with_half_inputs(run, ran)
     elif not evaluation.samples:
         _try_out(prepared, run)

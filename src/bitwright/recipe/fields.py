@@ -103,8 +103,9 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
     """What becomes of float16 inside the model: computed in float32, or kept, with scales in
     float16 and only those ops quantized that the runtime takes so. Cast, in weight-only mode: all
     that is left of float32 becomes float16, scales too; inputs and outputs stay."""
-    float_io: bool | tuple[str, ...] = True
-    """Cast mode: inputs and outputs of the model stay float32, or those of these names."""
+    float_io: bool | Literal["all-but-caches"] | tuple[str, ...] = True
+    """Cast mode: inputs and outputs of the model stay float32, or those of these names. All but
+    caches, also with float16: cast: keys and values of attention become float16 outside, too."""
     keep_defaults: bool = False
     """Initializers that are also inputs of the model stay both, so that callers can go on
     replacing them: no weight is stored as integers then. Else they become constants."""
@@ -121,7 +122,9 @@ class RecipeFields(Settings, frozen=True, kw_only=True):
 
     def keeps_float(self, name: str | None) -> bool:
         """Return whether an input or output of the model stays float32 in the mode cast."""
-        return self.float_io if isinstance(self.float_io, bool) else name in self.float_io
+        if isinstance(self.float_io, tuple):
+            return name in self.float_io
+        return bool(self.float_io)  # caches become narrow behind all else
 
     @property
     def casts_weights_only(self) -> bool:

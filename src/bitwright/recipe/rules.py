@@ -48,8 +48,8 @@ _WITH_EFFECT: dict[str, dict[str, frozenset[str]]] = {
     # `weights` says all about them.
     "weight-only": {
         "": frozenset(
-            "version name mode select weights cache fine_tune float16 optimize opset rewrite "
-            "emulate".split()
+            "version name mode select weights cache fine_tune float16 float_io optimize opset "
+            "rewrite emulate".split()
         ),
         "emulate": frozenset({"assumed_type", "fine_tune"}),
     },
@@ -139,14 +139,9 @@ def _bad_pattern(r: RecipeFields) -> tuple[str, re.error] | None:
 # Read from top to bottom: the first rule that a recipe breaks is the one in its error.
 RULES = (
     Rule(
-        lambda r: r.mode == "dynamic" and r.weight not in (INT8, UINT8),
-        "dynamic models have weights in int8 or uint8, not {r.weight}; the integer operators of "
-        "ONNX Runtime take no other.",
-    ),
-    Rule(
-        lambda r: r.mode == "dynamic" and r.activation != UINT8,
-        "dynamic models have activations in uint8, not {r.activation}; the integer operators of "
-        "ONNX Runtime take no other.",
+        lambda r: r.mode == "dynamic" and (r.weight not in (INT8, UINT8) or r.activation != UINT8),
+        "dynamic models have weights in int8 or uint8 and activations in uint8, not {r.weight} and "
+        "{r.activation}; the integer operators of ONNX Runtime take no other.",
     ),
     Rule(
         lambda r: r.mode == "dynamic" and r.equalize is not None and r.equalize.absorb_biases,
@@ -162,7 +157,11 @@ RULES = (
     ),
     Rule(_without_effect, "{found[0]} has no effect in {found[1]}; leave it out."),
     Rule(
-        lambda r: r.mode != "cast" and r.float_io is not True,
+        lambda r: (
+            r.mode != "cast"
+            and r.float_io is not True
+            and (r.float16, r.float_io) != ("cast", "all-but-caches")
+        ),
         "float_io is for the mode cast; take the recipe float16, or leave it out.",
     ),
     Rule(

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from support.folders import make_folder, make_text
+from support.genai_folders import make_folder as make_genai_folder
 from support.models import build, info, make_cnn, make_samples, node, weight
 from support.published import make_encoder_folder
 
@@ -192,6 +194,35 @@ def test_genai_gets_a_folder_for_each_variant_with_all_that_belongs_to_it(tmp_pa
             "tokenizer_config.json",
         ]
     assert text.is_file()
+
+
+def test_a_folder_of_genai_keeps_its_caches_in_float16_beside_narrow_attention(tmp_path):
+    source = make_genai_folder("qwen3", tmp_path / "model")
+    given = {"loader": "genai", "variants": ["fp16", "q4", "q4f16"], "reports": False}
+    publish(source, tmp_path / "out", **given)
+    casts = {}
+    for variant in ("fp16", "q4", "q4f16"):
+        path = tmp_path / "out" / variant / "model.onnx"
+        session = ort.InferenceSession(path)
+        ends = [*session.get_inputs(), *session.get_outputs()]
+        kinds = {value.type for value in ends if re.match("past|present", value.name)}
+        assert kinds == {"tensor(float)" if variant == "q4" else "tensor(float16)"}
+        casts[variant] = sum(n.op_type == "Cast" for n in onnx.load(path).graph.node)
+        assert (path.parent / "genai_config.json").is_file()
+    assert casts == {"fp16": 3, "q4": 2, "q4f16": 3}  # the third one gives float32 logits
+
+
+def test_each_folder_for_genai_is_whole_where_a_part_has_no_variant(tmp_path):
+    source = make_genai_folder("llama", tmp_path / "model")
+    absolute = build([node("Abs", ["x"], ["y"])], [info("x", [2])], [info("y", [2])])
+    onnx.save(absolute, source / "a.onnx")
+    given = {"loader": "genai", "variants": ["q4"], "reports": False}
+    made = publish(source, tmp_path / "out", **given)
+    assert [one.file for one in made.written] == ["q4/model.onnx"]
+    assert (tmp_path / "out" / "q4" / "a.onnx").read_bytes() == (source / "a.onnx").read_bytes()
+    (source / "genai_config.json").unlink()
+    with pytest.raises(ModelError, match=r"has no genai_config\.json, without which genai loads"):
+        publish(source, tmp_path / "other", **given)
 
 
 def test_files_of_an_earlier_run_that_are_no_more_written_go(folder, tmp_path):

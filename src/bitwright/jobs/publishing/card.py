@@ -79,17 +79,25 @@ class Published(Summarized):
         write_file(self.output / CERTIFICATES, json.dumps(document, indent=2) + "\n")
 
     def _copy_others(self, source: ModelFolder) -> set[str]:
-        """Copy what is no model, beside each variant that is a folder, and return the names."""
+        """Copy what is no model, and return the names.
+
+        Where each variant is a folder, that is whole: parts of which it has no variant are float.
+        """
         tops = {f"{one.variant}/" if self.loader.by_variant else "" for one in self.written}
         names = [name for name in source.others if name not in (_CARD, CERTIFICATES)]
-        for top, name in ((top, name) for top in tops for name in names):
+        there = {one.file for one in self.written}
+        needed = {(top, name) for top in tops for name in names}
+        for one in self.certificates if self.loader.by_variant else ():
+            lacking = [top for top in tops if f"{top}{one.part}" not in there]
+            needed |= {(top, file) for top in lacking for file in source.models[one.part]}
+        for top, name in needed:
             target = self.output / top / name
             make_folder(target.parent)
             if name == "config.json" and self.loader.configures:
                 write_file(target, self._config(source.root / name))
             else:
                 shutil.copyfile(source.root / name, target)
-        return {f"{top}{name}" for top in tops for name in names}
+        return {f"{top}{name}" for top, name in needed}
 
     def _config(self, path: Path) -> str:
         """Return the configuration with what transformers.js loads where nothing is asked for."""

@@ -73,6 +73,11 @@ def publish_folder(request: PublishRequest) -> Published:
     variants = loader.choose(request.variants)
     source = _open_source(Path(request.source))
     _check_output(source.root, output)
+    if loader.needs is not None and loader.needs not in source.others:
+        raise ModelError(
+            f"{str(request.source)!r} has no {loader.needs}, without which {loader.name} loads "
+            "nothing; give the folder that its builder wrote."
+        )
     parts = [name for name in source.models if not is_variant(name)] or [*source.models]
     if any(Path(name).name == "decoder_model_merged.onnx" for name in parts):
         parts = [name for name in parts if Path(name).name not in loader.unread]
@@ -89,7 +94,8 @@ def publish_folder(request: PublishRequest) -> Published:
             for variant in variants:
                 made.append(job.certified(variant))
                 report(len(found) + len(made), made[-1].file)
-            if len(parts) > 1 and all(one.reason for one in made):  # the others need it
+            needs_float = len(parts) > 1 and not loader.by_variant
+            if needs_float and all(one.reason for one in made):  # the others need it
                 made.append(job.certified(VARIANTS["fp32"]))
             found += _settled(made, request)
     published = Published(output, loader, tuple(found))

@@ -48,6 +48,7 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     configures: bool = False
     data: str = ".data"
     unread: tuple[str, ...] = ()
+    needs: str | None = None
 
     def place(self, part: str, variant: Variant, *, apart: bool = False) -> str:
         """Return where a variant of a part goes; `apart`: parts of one name lie in folders.

@@ -11,6 +11,7 @@ import msgspec
 from bitwright import graph
 from bitwright.data import HoldoutSplit
 from bitwright.emit import EMITTERS, emit_blocks
+from bitwright.emit.casts import narrow_caches
 from bitwright.emit.nbits import NVFP4_VALUES
 from bitwright.jobs.calibration import (
     NO_SAMPLES,
@@ -150,6 +151,8 @@ def _emit(prepared: Prepared, plan: QuantPlan, weights: Mapping[str, LazyBlocks]
     quantized = graph.clone_model(prepared.model)
     output, readers = plan.recipe.weights.output, plan.weights.items()
     notes = EMITTERS["weight-only", output](quantized, plan, weights)
+    if plan.recipe.float_io == "all-but-caches":
+        narrow_caches(quantized)
     sign_model(quantized, plan)
     plan = plan.with_notes([*notes, *([_FLOAT_ACTIVATIONS] if output == "nvfp4" else [])])
     if prepared.float_size > graph.MAX_HELD_BYTES:
