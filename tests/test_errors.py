@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from bitwright import errors
-from bitwright.errors import RENAMED, BitwrightError, DataError, did_you_mean
+from bitwright.errors import BitwrightError, DataError, did_you_mean
 
 
 @pytest.mark.parametrize("name", [name for name in errors.__all__ if name.endswith("Error")])
@@ -26,13 +26,6 @@ def test_every_error_is_a_bitwright_error(name):
 )
 def test_a_hint_is_the_closest_word_or_a_list(given, known, hint):
     assert did_you_mean(given, known) == hint
-
-
-@pytest.mark.parametrize(("old", "new"), RENAMED.items())
-def test_a_renamed_option_is_hinted_at_only_where_the_new_name_exists(old, new):
-    assert did_you_mean(old, [new, "other"]) == f" Did you mean {new!r}?"
-    assert new not in did_you_mean(old, ["zzzzzz"])
-    assert old != new
 
 
 def test_both_sentences_of_an_error_survive_pickling():

@@ -103,14 +103,6 @@ def test_what_is_no_plan_is_a_plan_error_with_the_file(tmp_path, text, said):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("old", "new"), [("shares", "same_as"), ("product", "bias_of")])
-def test_a_field_that_was_renamed_is_found_by_its_old_name(old, new):
-    data = json.loads(make_small_plan(x=activation(scale=0.5, zero_point=3)).to_json())
-    data["tensors"]["x"][old] = None
-    with pytest.raises(PlanError, match=f"'{old}'.* Did you mean '{new}'"):
-        QuantPlan.from_json(json.dumps(data))
-
-
 def test_a_missing_plan_is_named(tmp_path):
     with pytest.raises(PlanError, match=r"cannot read the plan '.*none\.json'"):
         bitwright.apply_plan(tmp_path / "none.json", make_mlp())

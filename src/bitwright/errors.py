@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 __all__ = [
-    "RENAMED",
     "AlreadyQuantizedError",
     "ArgumentError",
     "BitwrightError",
@@ -170,22 +169,6 @@ class MissingPackageError(BitwrightError):
     """
 
 
-# Options by the names that they had once, and those they have now.
-RENAMED = {
-    "alone": "layerwise_fraction",
-    "balanced": "squant",
-    "block": "segment",
-    "held_back": "holdout",
-    "held_out": "holdout_fraction",
-    "hold_back": "holdout",
-    "largest_block": "max_segment_weights",
-    "preprocess": "transform",
-    "product": "bias_of",
-    "shares": "same_as",
-    "smallest_block": "min_segment_weights",
-}
-
-
 def did_you_mean(given: object, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the closest known word, else a list of what is known.
 
@@ -195,12 +178,8 @@ def did_you_mean(given: object, known: Iterable[str]) -> str:
     ' Known: minmax, percentile.'
     >>> did_you_mean("npu", ["cpu", "npu-cnn", "npu-transformer"])
     " Did you mean 'npu-cnn' or 'npu-transformer'?"
-    >>> did_you_mean("held_back", ["holdout", "limit"])
-    " Did you mean 'holdout'?"
     """
     word, names = str(given), sorted(known)
-    if RENAMED.get(word) in names:
-        return f" Did you mean {RENAMED[word]!r}?"
     close = get_close_matches(word, names, n=1, cutoff=0.85) or _beginning_with(word, names)
     close = close or get_close_matches(word, names, n=1, cutoff=0.6)
     if not close:

@@ -350,17 +350,6 @@ def test_plan_and_output_in_one_file(run, model, data, folder):
     check_refused(run("quantize", model, "--data", data, *words), folder, "different files", code=2)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [("--hold-back", "--holdout"), ("--no-hold-back", "--no-holdout")]
-)
-def test_a_flag_that_was_renamed_is_found_by_its_old_name(run, old, new):
-    answer = run("quantize", "model.onnx", old)
-    assert answer.code == 2
-    assert (
-        f"No such option: {old} Did you mean {new}? See 'bitwright quantize --help'." in answer.err
-    )
-
-
 def test_missing_arguments_and_unknown_commands(run, tmp_path, model):
     check_refused(run("apply", model, model), tmp_path, "Missing option", code=2)
     check_refused(run("inspect"), tmp_path, "Missing argument", code=2)

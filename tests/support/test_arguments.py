@@ -110,11 +110,6 @@ def test_names_that_only_type_checkers_know_stand_for_anything():
     assert take(c="x") == (None, 1.0, "x")
 
 
-def test_an_option_by_its_old_name_is_found():
-    with pytest.raises(ArgumentError, match=r"no option 'held_back'\. Did you mean 'holdout'"):
-        bitwright.quantize("nowhere.onnx", held_back=False)
-
-
 @pytest.mark.parametrize(
     ("hint", "value", "allowed"),
     [

@@ -85,8 +85,8 @@ def test_every_public_value_is_checked_as_it_is_made(kind):
             "AdaRound: unknown option 'iteration'. Did you mean 'iterations'?",
         ),
         (
-            lambda: AdaRound(alone=0.5),
-            "AdaRound: unknown option 'alone'. Did you mean 'layerwise_fraction'?",
+            lambda: AdaRound(layer_fraction=0.5),
+            "AdaRound: unknown option 'layer_fraction'. Did you mean 'layerwise_fraction'?",
         ),
         (
             lambda: CrossLayerEqualization(steps="x"),
@@ -179,12 +179,11 @@ def test_an_error_among_thousands_of_tensors_is_found_with_its_name():
 @pytest.mark.parametrize(
     ("options", "hint"),
     [
-        ({"rounding": "balanced"}, "cannot be 'balanced'. Did you mean 'squant'?"),
-        ({"fine_tune": {"method": "adaround", "scope": "block"}}, "Did you mean 'segment'?"),
-        ({"rounding": "up"}, "Known: gptq, nearest, squant."),
+        ({"fine_tune": {"method": "adaround", "scope": "segments"}}, "Did you mean 'segment'?"),
+        ({"rounding": "up"}, "cannot be 'up'. Known: gptq, nearest, squant."),
     ],
 )
-def test_a_word_that_was_renamed_is_named_by_its_new_one(options, hint):
+def test_a_word_that_is_none_is_refused_with_those_that_are(options, hint):
     with pytest.raises(RecipeError) as caught:
         Recipe.from_mapping(options)
     assert hint in str(caught.value)

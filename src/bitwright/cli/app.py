@@ -38,7 +38,7 @@ from bitwright.cli.short_help import Overview, with_short_help
 from bitwright.cli.stopping import Stopping
 from bitwright.cli.tune import tune_command
 from bitwright.cli.verify import verify_command
-from bitwright.errors import RENAMED, ArgumentError, BitwrightError, OutputError
+from bitwright.errors import ArgumentError, BitwrightError, OutputError
 from bitwright.support.memory_shortage import find_memory_shortage
 from bitwright.support.wording import indented, printable
 
@@ -180,25 +180,10 @@ def _top(
 
 def _explain_usage(error: Any) -> str:
     message = str(error.format_message()).rstrip(".")
-    renamed = _renamed_flag(error)
-    if renamed is not None:
-        message = f"No such option: {error.option_name} Did you mean {renamed}?"
     path = error.ctx.command_path if error.ctx is not None else "bitwright"
     if message.endswith("?"):  # did you mean another one?
         return f"{message} See '{path} --help'."
     return f"{message}; see '{path} --help'."
-
-
-def _renamed_flag(error: Any) -> str | None:
-    """Return what an unknown flag is called today, if it had another name once."""
-    if not (hasattr(error, "option_name") and hasattr(error, "possibilities")):
-        return None  # not about an unknown flag
-    start = "--no-" if error.option_name.startswith("--no-") else "--"
-    name = error.option_name.removeprefix(start).replace("-", "_")
-    flag = start + RENAMED.get(name, name).replace("_", "-")
-    options = error.ctx.command.params
-    known = {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
-    return flag if flag in known else None
 
 
 def _fail(
