@@ -29,8 +29,7 @@ from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
 from bitwright.jobs.timing import prepare_yardstick
 from bitwright.observe import MEMORY_BUDGET, Engine
 from bitwright.plan import QuantPlan
-from bitwright.support.arguments import check_arguments
-from bitwright.support.progress import Progress
+from bitwright.support import Progress, check_arguments
 from bitwright.targets import TARGETS
 from bitwright.verification import Verification, verify_model
 from bitwright.verification.golden import check_golden

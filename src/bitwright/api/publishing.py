@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.data import Transform
-from bitwright.support.arguments import check_arguments
-from bitwright.support.progress import Progress
+from bitwright.support import Progress, check_arguments
 
 if TYPE_CHECKING:
     from bitwright.jobs.publishing.card import Published

@@ -33,8 +33,7 @@ from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Override, Purpose, Selection
 from bitwright.recipe.host import is_of_host, settle_for_host
-from bitwright.support.arguments import check_arguments
-from bitwright.support.progress import Progress
+from bitwright.support import Progress, check_arguments
 
 if TYPE_CHECKING:
     from bitwright.jobs.improve.effort import Effort

@@ -14,8 +14,7 @@ import onnx_ir as ir
 
 from bitwright.decide.ops.product_sizes import is_product, multiply_adds, sum_known
 from bitwright.errors import ModelError
-from bitwright.graph import clone_model, infer_shapes, set_input_shapes
-from bitwright.graph.quantized_ops import INTEGER_OPS
+from bitwright.graph import INTEGER_OPS, clone_model, infer_shapes, set_input_shapes
 from bitwright.run.optimized import OptimizedModel, optimize_model
 from bitwright.support.array_types import Array
 

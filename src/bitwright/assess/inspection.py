@@ -10,7 +10,7 @@ import msgspec
 import onnx_ir as ir
 
 from bitwright.decide.ops.quantized_view import QuantizedView, is_conversion
-from bitwright.graph.constants import input_at
+from bitwright.graph import input_at, sizes_of
 from bitwright.graph.quantized_ops import (
     BLOCK_ROUNDERS,
     DECISIONS,
@@ -18,10 +18,8 @@ from bitwright.graph.quantized_ops import (
     ROUNDERS,
     is_integer_op,
 )
-from bitwright.graph.shapes import sizes_of
 from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, Microscaling
-from bitwright.support.showing import Summarized
-from bitwright.support.wording import counted, show_bytes
+from bitwright.support import Summarized, counted, show_bytes
 
 _DEQUANTIZING = DEQUANTIZERS | ROUNDERS
 

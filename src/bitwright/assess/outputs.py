@@ -13,8 +13,7 @@ import onnx_ir as ir
 from bitwright.assess.judge.judgement import Judge, Judgement, OutputJudgement
 from bitwright.assess.rendering import show_decibels
 from bitwright.assess.sums import ErrorSums
-from bitwright.support.array_types import Array
-from bitwright.support.showing import Section
+from bitwright.support import Array, Section
 
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 

@@ -39,8 +39,7 @@ from bitwright.cli.stopping import Stopping
 from bitwright.cli.tune import tune_command
 from bitwright.cli.verify import verify_command
 from bitwright.errors import ArgumentError, BitwrightError, OutputError
-from bitwright.support.memory_shortage import find_memory_shortage
-from bitwright.support.wording import indented, printable
+from bitwright.support import find_memory_shortage, indented, printable
 
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 

@@ -14,10 +14,9 @@ from typing import Any, TextIO
 
 from bitwright.cli.groups import option
 from bitwright.errors import OutputError
-from bitwright.support.files import check_regular_file
+from bitwright.support import check_regular_file, indented, printable
 from bitwright.support.input_limits import input_limits, read_limits
 from bitwright.support.progress import LOGGER as PROGRESS
-from bitwright.support.wording import indented, printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,7 @@ import msgspec
 
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.recipe import Recipe
-from bitwright.support.arguments import alternatives
-from bitwright.support.settings import Settings, merge
+from bitwright.support import Settings, alternatives, merge
 
 _METHOD_FIELDS = ("ranges", "weight_ranges", "fine_tune", "weights.rounding")
 _OVERRIDES = (("overrides",), ("weights", "overrides"))

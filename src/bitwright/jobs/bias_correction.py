@@ -39,8 +39,7 @@ from bitwright.rounding.bias_correction import (
 )
 from bitwright.rounding.output_correction import OutputMoments, by_channel
 from bitwright.run import Extractor, LayerwiseRun, cut_model, open_function
-from bitwright.support.array_types import F64
-from bitwright.support.wording import counted
+from bitwright.support import F64, counted
 
 SAMPLES = 256
 """How many samples layers are compared on, one after the other: means converge long before."""

@@ -29,9 +29,7 @@ from bitwright.plan import CachePlan
 from bitwright.recipe import Recipe
 from bitwright.recipe.overrides import find_override
 from bitwright.run import Session
-from bitwright.support.array_types import Array
-from bitwright.support.logs import logged
-from bitwright.support.wording import counted, show_bytes
+from bitwright.support import Array, counted, logged, show_bytes
 
 _SHOWN_TOKENS = 1024
 

@@ -48,10 +48,7 @@ from bitwright.observe import (
 from bitwright.prepare import channels_last_inputs
 from bitwright.recipe import MeanExtremes, MinMax, MinMSE, NonOverflow, RangeMethod, Recipe
 from bitwright.rounding.bias_correction import find_biased_layers, input_axes
-from bitwright.support.engines import LOCAL, Engine
-from bitwright.support.logs import logged
-from bitwright.support.progress import Progress
-from bitwright.support.wording import counted
+from bitwright.support import LOCAL, Engine, Progress, counted, logged
 
 GIVE_DATA = {
     "remedy": "give data (arrays, files, a folder of images, a data reader), or RandomData() to "

@@ -9,9 +9,7 @@ import onnx_ir as ir
 
 from bitwright._version import TOOL
 from bitwright.decide.casting import decide_casts
-from bitwright.graph import clone_model
-from bitwright.graph.half_ops import is_float
-from bitwright.graph.tensors import inline_copy, tensor_slots
+from bitwright.graph import clone_model, inline_copy, is_float, tensor_slots
 from bitwright.jobs.calibration import Calibrated, Calibration, observe_tensors, random_data_notes
 from bitwright.jobs.opening import Prepared
 from bitwright.numerics.halves import INFINITE, narrow

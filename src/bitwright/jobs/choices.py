@@ -17,8 +17,7 @@ from bitwright.decide.layout.entries import Layout
 from bitwright.decide.layout.static import lay_out
 from bitwright.decide.ops import MATRIX_PRODUCTS
 from bitwright.errors import BitwrightError
-from bitwright.graph import static_shape
-from bitwright.graph.constants import weight_of
+from bitwright.graph import static_shape, weight_of
 from bitwright.jobs.calibration import Calibration, take_samples
 from bitwright.jobs.dynamic import leave_slower_float
 from bitwright.jobs.folder_data import with_configuration_beside

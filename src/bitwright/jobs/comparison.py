@@ -10,10 +10,8 @@ from typing import Any
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.assess import Comparison, PairRun, compare_models, open_units
-from bitwright.assess.coverage import find_coverage
-from bitwright.data import Sample, Samples, Transform, read_sample
-from bitwright.data.references import SampleReferences
+from bitwright.assess import Comparison, PairRun, compare_models, find_coverage, open_units
+from bitwright.data import Sample, SampleReferences, Samples, Transform, read_sample
 from bitwright.decide.ranges.known import saturation_points
 from bitwright.emit.caches import with_float_caches
 from bitwright.errors import BitwrightError, DataError
@@ -23,9 +21,7 @@ from bitwright.jobs.output import TRAINED
 from bitwright.jobs.qat import open_for_plan
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
-from bitwright.support.engines import Engine, open_engine
-from bitwright.support.logs import logged
-from bitwright.support.progress import Progress, show_progress
+from bitwright.support import Engine, Progress, logged, open_engine, show_progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,7 @@ from bitwright._version import __version__
 from bitwright.assess.bench.profile import Profile, profile_models
 from bitwright.jobs.micro_nets import MicroNet, chain_of, micro_nets
 from bitwright.run import Session
-from bitwright.support.array_types import F64
-from bitwright.support.progress import Progress, show_progress
+from bitwright.support import F64, Progress, show_progress
 from bitwright.targets.costs import Cost, CostTable, Work
 from bitwright.targets.host import detect_cpu_class, processor_name, read_flags
 

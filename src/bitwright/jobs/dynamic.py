@@ -13,8 +13,7 @@ from bitwright.decide.layout.dynamic import lay_out_dynamic
 from bitwright.decide.ops import CONVOLUTIONS, MATRIX_PRODUCTS
 from bitwright.decide.ops.product_sizes import RECURRENT, multiply_adds
 from bitwright.errors import NothingQuantizedError
-from bitwright.graph import static_shape
-from bitwright.graph.constants import constant_of, weight_of
+from bitwright.graph import constant_of, static_shape, weight_of
 from bitwright.jobs.opening import Prepared
 from bitwright.plan import NodePlan
 

@@ -29,10 +29,9 @@ from bitwright.jobs.result import Result, show_shrinkage
 from bitwright.jobs.weight_only.own_samples import writes_samples
 from bitwright.jobs.weight_only.work import WINDOWS
 from bitwright.recipe import Recipe
-from bitwright.support.arguments import check_arguments
+from bitwright.support import check_arguments, counted, show_bytes
 from bitwright.support.files import replace_folder, temporary_folder_beside
 from bitwright.support.showing import Summarized, data_frame, plain_fields
-from bitwright.support.wording import counted, show_bytes
 
 
 @dataclass(frozen=True, slots=True)

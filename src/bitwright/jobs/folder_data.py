@@ -18,10 +18,10 @@ from bitwright.data import (
     ShapedData,
     TextData,
     fill_token_inputs,
+    holds_images,
     is_cache,
+    is_text,
 )
-from bitwright.data.images import holds_images
-from bitwright.data.texts import is_text
 from bitwright.data.token_inputs import continued_by, fixed_length, folder_with, is_token_name
 from bitwright.errors import DataError, ModelError, did_you_mean
 from bitwright.jobs.opening import input_specs

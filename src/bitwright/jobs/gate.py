@@ -11,11 +11,9 @@ from xml.etree import ElementTree
 import onnx_ir as ir
 
 from bitwright import graph
+from bitwright.assess import Drop, verdict_lines
 from bitwright.assess.clock import Clock, advise_on_time, fit_sample, middle_sized, time_models
-from bitwright.assess.judge.sequential import Drop
-from bitwright.assess.verdict import verdict_lines
-from bitwright.data import RandomData
-from bitwright.data.labelled import LabelledSamples
+from bitwright.data import LabelledSamples, RandomData
 from bitwright.errors import ArgumentError, DataError
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.metrics import Metric
@@ -24,8 +22,7 @@ from bitwright.jobs.opening import input_specs
 from bitwright.jobs.timing import prepare_yardstick
 from bitwright.jobs.tuning.goal import Goal, read_drop
 from bitwright.run import Session
-from bitwright.support.engines import LOCAL, Engine
-from bitwright.support.wording import counted, printable, read_bytes, show_bytes
+from bitwright.support import LOCAL, Engine, counted, printable, read_bytes, show_bytes
 from bitwright.verification import verify_model
 
 ANY = "any"

@@ -24,8 +24,7 @@ from bitwright.run import (
     Spool,
     open_function,
 )
-from bitwright.support.array_types import F64, Array
-from bitwright.support.files import Closing
+from bitwright.support import F64, Array, Closing
 
 VALUES = 2048
 """How many values of a channel count in all samples: errors are much alike in all places."""

@@ -10,9 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.data import InputSpec
-from bitwright.data.shapes import fix_shapes
-from bitwright.data.specs import show_shape
+from bitwright.data import InputSpec, fix_shapes, show_shape
 from bitwright.decide.casting import decide_casts
 from bitwright.decide.opsets import needed_opset
 from bitwright.emit.casts import emit_casts
@@ -30,8 +28,7 @@ from bitwright.prepare import (
 from bitwright.recipe import RECIPES, Recipe
 from bitwright.rounding.planned import RoundOnce
 from bitwright.run import Session, upgrade_opset
-from bitwright.support.logs import logged
-from bitwright.support.wording import counted
+from bitwright.support import counted, logged
 from bitwright.targets.npu_operations import why_not_fixed
 
 

@@ -14,9 +14,7 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright._version import __version__
-from bitwright.assess import OutputComparison, compare_outputs
-from bitwright.assess.clock import fit_sample
-from bitwright.assess.judge import Judgement
+from bitwright.assess import Judgement, OutputComparison, compare_outputs, fit_sample
 from bitwright.assess.outputs import ComparedOutputs
 from bitwright.data import RandomData
 from bitwright.decide.scales.unsigned import shift_to_unsigned
@@ -31,11 +29,8 @@ from bitwright.jobs.result import Result
 from bitwright.plan import QuantPlan
 from bitwright.prepare.widen_float16 import simulate_float16
 from bitwright.rounding.bias_correction import add_to_bias, find_biased_layers, multiply_channels
-from bitwright.run import Session
-from bitwright.run.opening import IN_MEMORY_LIMIT
-from bitwright.run.trial import try_opening
-from bitwright.support.array_types import Array
-from bitwright.support.logs import logged
+from bitwright.run import IN_MEMORY_LIMIT, Session, try_opening
+from bitwright.support import Array, logged
 from bitwright.verification.runtime import note_other_cpu, note_rounded
 
 Run = Callable[[Mapping[str, Any]], dict[str, Any]]

@@ -13,9 +13,7 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright.errors import MissingPackageError, ModelError
 from bitwright.prepare import prepare_exactly
-from bitwright.run import upgrade_opset
-from bitwright.run.opening import IN_MEMORY_LIMIT
-from bitwright.run.trial import check_still_opens
+from bitwright.run import IN_MEMORY_LIMIT, check_still_opens, upgrade_opset
 from bitwright.support.logs import logged
 
 # What ONNX Runtime's own tool looks for before it quantizes.

@@ -22,8 +22,7 @@ from bitwright.jobs.static import apply_static
 from bitwright.plan import QuantPlan
 from bitwright.prepare import prepare_exactly, read_trained
 from bitwright.recipe import Emulation, Recipe, Selection
-from bitwright.run import Session
-from bitwright.run.session import open_plainly
+from bitwright.run import Session, open_plainly
 from bitwright.support.logs import logged
 
 Format = Literal["qdq", "qoperator"]

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright import graph
-from bitwright.data import RandomData, paths_of
-from bitwright.data.labelled import fingerprint_data
+from bitwright.data import RandomData, fingerprint_data, paths_of
 from bitwright.errors import ArgumentError, OutputError, RecipeError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import ON_CPU, Compute

@@ -13,20 +13,16 @@ from typing import Any
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.assess import Comparison
+from bitwright.assess import Comparison, Views, build_report_data, open_units, render_page
 from bitwright.assess.clock import Clock, middle_sized, time_models
-from bitwright.assess.comparison.side_by_side import open_units
 from bitwright.assess.report.advice import Advice, advise, say_verdict
-from bitwright.assess.report.data import build_report_data
 from bitwright.assess.report.encodings import planned_weights, read_encodings
-from bitwright.assess.report.page import render_page
 from bitwright.assess.report.subject import (
     ReportNode,
     ReportSubject,
     SuggestedFix,
     find_original_nodes,
 )
-from bitwright.assess.report.views import Views
 from bitwright.assess.verdict import Verdict, stays_float
 from bitwright.data import RandomData, Sample, TextData, Transform, paths_of
 from bitwright.decide.ranges.known import saturation_points
@@ -48,12 +44,7 @@ from bitwright.observe import MEMORY_BUDGET, Engine, observe
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 from bitwright.recipe.host import is_of_host
-from bitwright.support.arguments import check_arguments
-from bitwright.support.array_types import Array
-from bitwright.support.files import write_file
-from bitwright.support.logs import logged
-from bitwright.support.progress import Progress
-from bitwright.support.showing import Summarized
+from bitwright.support import Array, Progress, Summarized, check_arguments, logged, write_file
 from bitwright.targets import find_target
 from bitwright.verification import verify_model
 

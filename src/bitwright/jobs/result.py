@@ -12,19 +12,14 @@ import onnx
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.assess import OutputComparison
-from bitwright.assess.clock import Clock
+from bitwright.assess import Clock, Judgement, OutputComparison, Perplexity, output_section
 from bitwright.assess.coverage import Coverage, find_coverage
-from bitwright.assess.judge import Judgement
-from bitwright.assess.judge.perplexity import Perplexity
-from bitwright.assess.outputs import output_section
 from bitwright.assess.verdict import Verdict, judge_model
 from bitwright.data import Sample
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
-from bitwright.support.arguments import check_arguments
+from bitwright.support import check_arguments, counted
 from bitwright.support.showing import Section, Summarized, data_frame, plain_fields
-from bitwright.support.wording import counted
 
 
 @dataclass(slots=True, repr=False)

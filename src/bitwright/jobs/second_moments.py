@@ -34,8 +34,7 @@ from bitwright.rounding.second_moments import (
     trusted_moment,
 )
 from bitwright.run import LayerwiseRun, cut_model
-from bitwright.support.array_types import F64, Array
-from bitwright.support.wording import counted
+from bitwright.support import F64, Array, counted
 
 SAMPLES = 256
 """How many samples moments are taken over."""

@@ -10,19 +10,21 @@ from typing import Any
 import onnx_ir as ir
 
 from bitwright.assess import (
+    Key,
+    Kind,
     NodeSensitivity,
     Proposal,
     Sensitivity,
+    TotalError,
+    Units,
+    Variants,
     compare_models,
     compare_outputs,
     measure_variants,
     name_unit,
     open_units,
+    share_interval,
 )
-from bitwright.assess.comparison.units import Units
-from bitwright.assess.judge.bootstrap import share_interval
-from bitwright.assess.outputs import TotalError
-from bitwright.assess.sensitivity.variants import Key, Kind, Variants
 from bitwright.data import Sample
 from bitwright.decide.fallback import fall_back
 from bitwright.decide.ranges.known import saturation_points
@@ -37,8 +39,7 @@ from bitwright.jobs.qat import open_for_changed, open_for_plan
 from bitwright.jobs.weight_only.job import write_weight_only
 from bitwright.plan import Fallback, QuantPlan
 from bitwright.run import Session
-from bitwright.support.logs import logged
-from bitwright.support.progress import show_progress
+from bitwright.support import logged, show_progress
 
 SENSITIVITY_SAMPLES = 8
 """How many samples are measured on, unless others are asked for."""

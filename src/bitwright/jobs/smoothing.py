@@ -12,8 +12,7 @@ from bitwright.decide.layout.static import lay_out
 from bitwright.jobs.calibration import Calibration, observe_tensors
 from bitwright.jobs.opening import Prepared
 from bitwright.plan import Smoothing
-from bitwright.support.logs import logged
-from bitwright.support.wording import counted
+from bitwright.support import counted, logged
 
 
 @logged("smooth activations")

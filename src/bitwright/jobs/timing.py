@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.assess.clock import PROMPT, Clock, middle_sized, time_models
-from bitwright.assess.verdict import stays_float
+from bitwright.assess import PROMPT, Clock, middle_sized, stays_float, time_models
 from bitwright.data import RandomData, Sample, TextData, fill_token_inputs, is_cache
 from bitwright.data.token_inputs import fixed_length, folder_of_configuration, is_tokens
 from bitwright.errors import DataError, ModelError
-from bitwright.graph import clone_model, static_shape
-from bitwright.graph.constants import input_at
+from bitwright.graph import clone_model, input_at, static_shape
 from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.result import Result
 from bitwright.prepare import prepare_exactly

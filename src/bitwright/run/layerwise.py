@@ -24,9 +24,7 @@ from bitwright.run.arena import give_back_memory
 from bitwright.run.part import Extractor, Part, cut_model
 from bitwright.run.session import Session
 from bitwright.run.spool import Rows, SharedRow, Spool
-from bitwright.support.array_types import Array
-from bitwright.support.files import Closing
-from bitwright.support.threads import count_cores, default_threads
+from bitwright.support import Array, Closing, count_cores, default_threads
 
 Samples = Iterable[Mapping[str, Array]]
 

@@ -16,11 +16,9 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from bitwright.errors import ModelError, TargetError
+from bitwright.graph import load_model, runtime_limits, try_source
 from bitwright.graph.cloning import clone_model, to_message, value_with_tensor
-from bitwright.graph.loading import load_model
-from bitwright.graph.source import try_source
 from bitwright.graph.tensors import external_path, shape_of, tensor_slots
-from bitwright.graph.versions import runtime_limits
 from bitwright.support.scratch import ScratchFolder
 
 IN_MEMORY_LIMIT = 1_800_000_000

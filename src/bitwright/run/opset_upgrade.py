@@ -10,9 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.errors import ModelError
-from bitwright.graph.opsets import convert_opset
-from bitwright.graph.tensors import serialized_size
-from bitwright.graph.versions import opset_of
+from bitwright.graph import convert_opset, opset_of, serialized_size
 from bitwright.run.session import open_plainly
 
 COMPARE_LIMIT = 2_000_000_000

@@ -9,8 +9,7 @@ from itertools import pairwise
 import onnx_ir as ir
 
 from bitwright.errors import ModelError, did_you_mean
-from bitwright.graph.constants import is_transposed_constant
-from bitwright.graph.subgraphs import outer_inputs
+from bitwright.graph import is_transposed_constant, outer_inputs
 from bitwright.run.session import Session
 from bitwright.support.array_types import Array
 

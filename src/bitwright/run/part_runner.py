@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.subgraphs import subgraphs_of
-from bitwright.graph.tensors import ARRAY_TYPES
+from bitwright.graph import ARRAY_TYPES, subgraphs_of
 from bitwright.run.part import Extractor, Part, cut_model
 from bitwright.run.tensor_groups import SessionRunner
 from bitwright.support.array_types import Array

@@ -15,8 +15,7 @@ import onnxruntime as ort
 from bitwright.errors import ModelError, TargetError, did_you_mean
 from bitwright.run.arena import share_arena
 from bitwright.run.opening import WITHOUT_PASSES_ENTRY, open_in_runtime, runtime_reason
-from bitwright.support.array_types import Array
-from bitwright.support.threads import default_threads
+from bitwright.support import Array, default_threads
 
 Level = Literal["disabled", "basic", "extended", "all"]
 Arena = Literal["shared"] | bool

@@ -13,9 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.errors import DataError
-from bitwright.support.array_types import Array
-from bitwright.support.files import Closing
-from bitwright.support.scratch import ScratchFolder
+from bitwright.support import Array, Closing, ScratchFolder
 
 
 class _Place(NamedTuple):

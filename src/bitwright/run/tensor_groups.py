@@ -10,13 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.errors import ModelError, did_you_mean
-from bitwright.graph.checking import is_in_order
-from bitwright.graph.cloning import clone_model
+from bitwright.graph import Exposed, clone_model, expose, is_in_order, iter_values, load_model
 from bitwright.graph.editing import append_node, remove_unused_nodes
-from bitwright.graph.inner_values import Exposed, expose
-from bitwright.graph.loading import load_model
 from bitwright.graph.shapes import element_type, infer_shapes, static_shape
-from bitwright.graph.subgraphs import iter_values
 from bitwright.run.session import Level, Session
 from bitwright.support.array_types import Array
 

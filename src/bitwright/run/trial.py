@@ -9,9 +9,7 @@ import onnx_ir as ir
 from bitwright.errors import ModelError
 from bitwright.graph.tensors import serialized_size
 from bitwright.run.opening import runtime_reason, spill
-from bitwright.support.processes import WorkerError
-from bitwright.support.processes.trial import try_file
-from bitwright.support.scratch import ScratchFolder
+from bitwright.support import ScratchFolder, WorkerError, try_file
 
 
 def try_opening(model: ir.Model | Path, limit: int = 1 << 62) -> None:

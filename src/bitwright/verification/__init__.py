@@ -10,8 +10,7 @@ import onnx_ir as ir
 
 from bitwright.decide.ops.quantized_view import QuantizedView
 from bitwright.errors import TargetError, did_you_mean
-from bitwright.graph import infer_shapes
-from bitwright.graph.quantizers import Quantizer, name_of
+from bitwright.graph import Quantizer, infer_shapes, name_of
 from bitwright.targets import CPU, NPU_CNN, Target, find_target
 from bitwright.targets.host import detect_cpu, on_host
 from bitwright.targets.target import Consequence

@@ -10,10 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import CONVOLUTIONS, op_types
-from bitwright.graph.constants import constant_of, input_at
-from bitwright.graph.quantized_ops import INTEGER_OPS
+from bitwright.graph import INTEGER_OPS, constant_of, input_at, sizes_of, static_shape
 from bitwright.graph.quantizers import Quantizer, Quantizers, integer_operand, name_of
-from bitwright.graph.shapes import sizes_of, static_shape
 from bitwright.support.array_types import I64, Array
 from bitwright.verification.findings import Finding
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from xml.etree import ElementTree
 
-from bitwright.support.showing import html_tables, plain_fields
-from bitwright.support.wording import counted, printable
+from bitwright.support import counted, html_tables, plain_fields, printable
 from bitwright.targets.target import Consequence
 
 FindingLevel = Literal["error", "warning"]

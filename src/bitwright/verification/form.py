@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from bitwright.errors import ModelError
-from bitwright.graph import check_model, check_order, find_quantized_nodes
-from bitwright.graph.quantizers import Quantizers, name_of
+from bitwright.graph import Quantizers, check_model, check_order, find_quantized_nodes, name_of
 from bitwright.verification.findings import Finding
 
 

@@ -17,11 +17,8 @@ from onnx.helper import set_model_props
 
 from bitwright.errors import ModelError
 from bitwright.graph import fingerprint, load_model
-from bitwright.run import Session
-from bitwright.run.session import open_plainly
-from bitwright.support.array_types import Array
-from bitwright.support.files import write_file
-from bitwright.support.store import to_bytes
+from bitwright.run import Session, open_plainly
+from bitwright.support import Array, to_bytes, write_file
 from bitwright.verification.findings import Finding, Verification
 
 GOLDEN = "bitwright.golden"

@@ -8,9 +8,7 @@ import onnx_ir as ir
 
 from bitwright.decide.ops.product_sizes import multiply_adds, sum_known
 from bitwright.decide.ops.quantized_view import QuantizedView
-from bitwright.graph import reach
-from bitwright.graph.quantized_ops import is_integer_op
-from bitwright.graph.quantizers import name_of
+from bitwright.graph import is_integer_op, name_of, reach
 from bitwright.verification.findings import Finding, Residence
 
 # Rules that name the quantizer of a tensor, and not the operator that cannot take it.

@@ -24,9 +24,7 @@ import onnx_ir as ir
 from bitwright.decide.ops import LINEAR_OPS
 from bitwright.decide.ops.unfused import find_unfused
 from bitwright.errors import ModelError
-from bitwright.graph import reach
-from bitwright.graph.constants import input_at, is_constant
-from bitwright.graph.quantizers import Quantizers
+from bitwright.graph import Quantizers, input_at, is_constant, reach
 from bitwright.plan import QuantPlan
 from bitwright.run.optimized import OptimizedModel, optimize_model
 from bitwright.targets.host import detect_cpu

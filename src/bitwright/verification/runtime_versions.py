@@ -11,8 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from bitwright.errors import ModelError, TargetError
-from bitwright.graph import infer_shapes, input_at, opset_of
-from bitwright.graph.source import SOURCE_KEY
+from bitwright.graph import SOURCE_KEY, infer_shapes, input_at, opset_of
 from bitwright.targets.reading import DATA
 from bitwright.targets.target import Consequence
 from bitwright.verification.findings import Finding, Verification

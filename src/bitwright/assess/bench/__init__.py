@@ -25,8 +25,7 @@ from bitwright.assess.clock import (
 )
 from bitwright.data import Sample
 from bitwright.run.session import checked_providers
-from bitwright.support.progress import show_progress
-from bitwright.support.scratch import ScratchFolder
+from bitwright.support import ScratchFolder, show_progress
 
 __all__ = ["BenchRequest", "bench_models"]
 

@@ -22,12 +22,10 @@ from bitwright import graph
 from bitwright.assess.bench.generation_results import Engine, GenerationBenchmark, ModelGeneration
 from bitwright.assess.bench.process import ModelProcess, run_interleaved
 from bitwright.assess.bench.requests import TimedModel, Timing, check_shapes, write_samples
-from bitwright.data import fill_token_inputs, is_cache
-from bitwright.data.token_inputs import Heads, continued_by
+from bitwright.data import Heads, continued_by, fill_token_inputs, is_cache
 from bitwright.errors import MissingPackageError, ModelError, TargetError
 from bitwright.run.session import checked_providers
-from bitwright.support.progress import show_progress
-from bitwright.support.scratch import ScratchFolder
+from bitwright.support import ScratchFolder, show_progress
 
 MIN_RUNS, MAX_RUNS = 5, 50
 _ROUNDS_SHOWN = 10

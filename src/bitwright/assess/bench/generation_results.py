@@ -7,8 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from bitwright.support.showing import Section, Summarized, data_frame, plain_fields
-from bitwright.support.wording import counted
+from bitwright.support import Section, Summarized, counted, data_frame, plain_fields
 
 Engine = Literal["onnxruntime", "onnxruntime-genai"]
 """What runs a model token by token: the runtime itself, or its library for language models."""

@@ -12,11 +12,8 @@ from typing import Any, Protocol
 from bitwright.assess.clock import take_turns
 from bitwright.data import session_inputs
 from bitwright.errors import ModelError
-from bitwright.run import runtime_reason
-from bitwright.run.opening import check_started
-from bitwright.support.files import Closing
-from bitwright.support.processes import WorkerError, WorkerLost, WorkerProcess
-from bitwright.support.processes.trial import CRASHES, WORKER
+from bitwright.run import check_started, runtime_reason
+from bitwright.support import CRASHES, WORKER, Closing, WorkerError, WorkerLost, WorkerProcess
 
 _ROUNDS = 10
 

@@ -18,8 +18,7 @@ from bitwright.data import Sample
 from bitwright.decide.ops import op_types
 from bitwright.decide.ops.unfused import LINEAR_QUANTIZERS, find_unfused
 from bitwright.graph.quantized_ops import is_integer_op
-from bitwright.run import Session
-from bitwright.run.optimized import OptimizedModel, name_nodes, read_optimized
+from bitwright.run import OptimizedModel, Session, name_nodes, read_optimized
 from bitwright.support.scratch import ScratchFolder
 
 Typical = Callable[[Sequence[float]], float]

@@ -10,8 +10,7 @@ import numpy as np
 
 from bitwright.assess.bench.profile import NodeTime, Profile
 from bitwright.assess.clock import Clock
-from bitwright.support.showing import Section, Summarized, data_frame, plain_fields
-from bitwright.support.wording import counted
+from bitwright.support import Section, Summarized, counted, data_frame, plain_fields
 
 _MIN_SHARE = 0.01
 """Smallest share of a model's time at which a node is listed."""

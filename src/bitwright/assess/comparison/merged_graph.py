@@ -13,10 +13,8 @@ import onnx_ir as ir
 
 from bitwright.assess.comparison.units import Cut, Units
 from bitwright.errors import ModelError
-from bitwright.graph import opset_of, stamp_versions
+from bitwright.graph import ARRAY_TYPES, opset_of, outer_inputs, stamp_versions, subgraphs_of
 from bitwright.graph.editing import add_initializer, append_node, copy_node, like
-from bitwright.graph.subgraphs import outer_inputs, subgraphs_of
-from bitwright.graph.tensors import ARRAY_TYPES
 from bitwright.run import Part, cut_model, upgrade_opset
 
 Known = MutableMapping[ir.Value, ir.Value]

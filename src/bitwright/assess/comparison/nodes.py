@@ -13,8 +13,7 @@ from bitwright.assess.comparison.units import Cut, Units
 from bitwright.assess.sums import decibels, signal_and_noise
 from bitwright.decide.ops import MATRIX_PRODUCTS
 from bitwright.decide.ops.quantized_view import float_op_type, is_conversion
-from bitwright.graph.constants import float_constant_of
-from bitwright.graph.subgraphs import outer_inputs, subgraphs_of
+from bitwright.graph import float_constant_of, outer_inputs, subgraphs_of
 from bitwright.plan import QuantPlan
 
 

@@ -9,9 +9,8 @@ from bitwright.assess.coverage import Coverage
 from bitwright.assess.judge import Judgement
 from bitwright.assess.outputs import OutputComparison, output_section
 from bitwright.assess.rendering import show_decibels
-from bitwright.support.arguments import check_arguments
+from bitwright.support import check_arguments, counted
 from bitwright.support.showing import Section, Summarized, data_frame, plain_fields
-from bitwright.support.wording import counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,7 @@ from bitwright.errors import DataError, ModelError
 from bitwright.graph import carried_model, carry_model, clone_model, infer_shapes, normalize
 from bitwright.plan import QuantPlan
 from bitwright.run import Part, PartRunner, Session
-from bitwright.support.array_types import Array
-from bitwright.support.collector import without_collection
-from bitwright.support.engines import LOCAL, Engine
+from bitwright.support import LOCAL, Array, Engine, without_collection
 
 Sample = Mapping[str, Array]
 

@@ -21,9 +21,7 @@ from bitwright.decide.ops.quantized_view import (
     is_conversion,
     is_fixed,
 )
-from bitwright.graph.quantized_ops import DEQUANTIZERS, is_integer_op
-from bitwright.graph.quantizers import Quantizer
-from bitwright.graph.subgraphs import outer_inputs, reach
+from bitwright.graph import DEQUANTIZERS, Quantizer, is_integer_op, outer_inputs, reach
 
 WEIGHTED = op_types(lambda op: op.weights and not op.normalizes)
 # Tensors that the runtime makes on its own, whatever is fused around them.

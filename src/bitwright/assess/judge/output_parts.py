@@ -10,8 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from bitwright.assess.judge.kinds import OutputPart, channel_axis, choose_kind, names_scores
-from bitwright.graph.constants import is_constant
-from bitwright.graph.shapes import sizes_of
+from bitwright.graph import is_constant, sizes_of
 
 Array = npt.NDArray[Any]
 

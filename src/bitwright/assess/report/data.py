@@ -17,8 +17,7 @@ from bitwright.assess.report.advice import advise, say_verdict
 from bitwright.assess.report.subject import ReportNode, ReportSubject
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
-from bitwright.support.showing import plain_fields
-from bitwright.support.wording import counted, show_bytes, show_milliseconds
+from bitwright.support import counted, plain_fields, show_bytes, show_milliseconds
 
 _MAIN_SETTINGS = ("mode", "format", "activation", "weight", "ranges", "per_channel")
 _MAX_PLAN_BYTES = 1_000_000

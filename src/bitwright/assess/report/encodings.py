@@ -10,9 +10,7 @@ import onnx_ir as ir
 
 from bitwright.assess.comparison.matching import match_tensors
 from bitwright.assess.comparison.units import Units
-from bitwright.graph.constants import constant_of
-from bitwright.graph.packed_weights import PackedWeight, packed_weight
-from bitwright.graph.quantized_ops import DEQUANTIZERS, ROUNDERS
+from bitwright.graph import DEQUANTIZERS, ROUNDERS, PackedWeight, constant_of, packed_weight
 from bitwright.graph.quantizers import Quantizer, quantizer_at, stored_weight
 from bitwright.plan import QuantPlan
 from bitwright.support.array_types import Array

@@ -12,9 +12,7 @@ import numpy as np
 from bitwright.assess.report.encodings import Encoding
 from bitwright.assess.report.histograms import Histogram, pack
 from bitwright.graph.packed_weights import PackedWeight
-from bitwright.numerics.blocks import QuantizedBlocks
-from bitwright.numerics.broadcasting import along_axis
-from bitwright.numerics.types import QTYPES
+from bitwright.numerics import QTYPES, QuantizedBlocks, along_axis
 from bitwright.support.array_types import Array
 
 _MAX_CHANNELS = 128

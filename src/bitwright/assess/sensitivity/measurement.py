@@ -10,8 +10,7 @@ from bitwright.assess.sensitivity.variants import Key, Kind, Variants
 from bitwright.errors import DataError, ModelError
 from bitwright.graph import carried_model, carry_model
 from bitwright.run import OpenPart, PartChain, PartModel
-from bitwright.support.array_types import Array
-from bitwright.support.engines import LOCAL, Engine
+from bitwright.support import LOCAL, Array, Engine
 
 Sample = Mapping[str, Array]
 

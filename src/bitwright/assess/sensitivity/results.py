@@ -13,8 +13,7 @@ from bitwright.assess.rendering import show_decibels
 from bitwright.assess.sums import decibels
 from bitwright.errors import PlanError
 from bitwright.plan import FALLBACK_NAMES, Fallback, QuantPlan
-from bitwright.support.showing import Section, Summarized, data_frame, plain_fields
-from bitwright.support.wording import counted
+from bitwright.support import Section, Summarized, counted, data_frame, plain_fields
 
 
 @dataclass(frozen=True, slots=True)

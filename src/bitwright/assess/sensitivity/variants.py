@@ -17,9 +17,7 @@ import onnx_ir as ir
 
 from bitwright.assess.comparison.merged_graph import Known, MergedGraph
 from bitwright.assess.comparison.units import Cut, Units, output_paths
-from bitwright.graph import PortableModel
-from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
-from bitwright.graph.subgraphs import outer_inputs
+from bitwright.graph import DEQUANTIZERS, QUANTIZERS, PortableModel, outer_inputs
 from bitwright.run import Extractor, Part, PartChain, PartModel
 from bitwright.support.collector import without_collection
 

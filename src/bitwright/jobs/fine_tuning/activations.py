@@ -8,8 +8,7 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph import iter_values
-from bitwright.graph.constants import constant_of
+from bitwright.graph import constant_of, iter_values
 from bitwright.learning.segments import Segment
 from bitwright.numerics.scales import smallest_bias_scale
 from bitwright.plan import QuantPlan, TensorPlan

@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 
 from bitwright.learning.reports import SegmentReport
-from bitwright.support.array_types import Array
-from bitwright.support.store import PartStore
+from bitwright.support import Array, PartStore
 
 
 @dataclass(frozen=True, slots=True)

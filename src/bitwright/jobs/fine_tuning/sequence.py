@@ -31,10 +31,8 @@ from bitwright.learning.segments import Segment
 from bitwright.plan import QuantPlan
 from bitwright.recipe import FineTuning
 from bitwright.run import run_side_by_side
-from bitwright.support.array_types import Array
-from bitwright.support.engines import LOCAL, Engine
+from bitwright.support import LOCAL, Array, Engine, digest_arrays
 from bitwright.support.progress import Progress, ProgressUpdate, show_progress
-from bitwright.support.store import digest_arrays
 
 
 def fine_tune_weights(

@@ -27,12 +27,8 @@ from bitwright.jobs.fine_tuning.segment import SegmentLearner
 from bitwright.learning.segment_target import Rows
 from bitwright.plan import QuantPlan
 from bitwright.recipe import FineTuning
-from bitwright.run import LayerwiseRun
-from bitwright.run.spool import SharedRow
-from bitwright.support.engines import Engine
-from bitwright.support.files import Closing
-from bitwright.support.processes import WorkerError, WorkerLost, WorkerProcess
-from bitwright.support.scratch import ScratchFolder
+from bitwright.run import LayerwiseRun, SharedRow
+from bitwright.support import Closing, Engine, ScratchFolder, WorkerError, WorkerLost, WorkerProcess
 
 ReadSegment = tuple[int, LayerwiseRun, LayerwiseRun]
 """A segment, and what it reads in the float and in the quantized model."""

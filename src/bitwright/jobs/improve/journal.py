@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bitwright.errors import DataError, OutputError
-from bitwright.support.files import Closing, make_folder, try_lock
-from bitwright.support.notices import warn_user
-from bitwright.support.wording import counted
+from bitwright.support import Closing, counted, make_folder, try_lock, warn_user
 
 _FILE, _LOCK = "journal.jsonl", "journal.lock"
 _VERSION = 4

@@ -17,8 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.assess.judge import Judge
-from bitwright.assess.judge.kinds import choose_kind, class_axis
+from bitwright.assess import Judge, choose_kind, class_axis
 from bitwright.data.labelled import LABEL
 from bitwright.errors import DataError, RecipeError, did_you_mean
 

@@ -12,9 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from bitwright.assess.clock import Clock
-from bitwright.assess.judge.sequential import Drop
-from bitwright.assess.verdict import stays_float
+from bitwright.assess import Clock, Drop, stays_float
 from bitwright.decide.fallback import fall_back
 from bitwright.jobs.improve.front import Choice, Edge, Option, add_up, find_front, thin_front
 from bitwright.jobs.improve.journal import Journal

@@ -12,8 +12,7 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.assess.coverage import Coverage, find_coverage
-from bitwright.assess.judge.noise import FloatOutputs, Noise
+from bitwright.assess import Coverage, FloatOutputs, Noise, find_coverage
 from bitwright.data import Samples, split_samples
 from bitwright.decide.layout.entries import Layout
 from bitwright.decide.layout.static import lay_out
@@ -30,8 +29,7 @@ from bitwright.observe import TensorSketch
 from bitwright.plan import QuantPlan, Smoothing
 from bitwright.recipe import MinMax, Recipe
 from bitwright.recipe.finetuning import FineTuning
-from bitwright.support.array_types import F64
-from bitwright.support.wording import counted
+from bitwright.support import F64, counted
 
 MAX_CORRECTED = 8
 """How many samples biases are corrected by."""

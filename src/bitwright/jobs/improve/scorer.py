@@ -20,8 +20,7 @@ from bitwright.assess.judge.sequential import (
     drop_of_pairs,
     look_sizes,
 )
-from bitwright.data import Sample
-from bitwright.data.labelled import ArrayStore, LabelledSamples
+from bitwright.data import ArrayStore, LabelledSamples, Sample
 from bitwright.graph import PortableModel
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.metrics import Metric, Outputs, margin_of

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from bitwright.decide.fallback import fall_back
 from bitwright.graph import iter_values
 from bitwright.jobs.opening import Prepared
-from bitwright.numerics.quantize import fake_quantize
-from bitwright.numerics.types import INT4
+from bitwright.numerics import INT4, fake_quantize
 from bitwright.plan import Fallback, QuantPlan, TensorPlan
 from bitwright.recipe import Override
 

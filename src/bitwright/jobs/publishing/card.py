@@ -19,9 +19,8 @@ from bitwright.jobs.folder import ModelFolder
 from bitwright.jobs.publishing.certificate import Certificate
 from bitwright.jobs.publishing.samples import SEED
 from bitwright.jobs.publishing.variants import VARIANTS, Loader
+from bitwright.support import Summarized, counted, show_bytes, show_percent
 from bitwright.support.files import make_folder, read_object, write_file
-from bitwright.support.showing import Summarized
-from bitwright.support.wording import counted, show_bytes, show_percent
 
 CERTIFICATES = "bitwright.json"
 """The file that programs read."""

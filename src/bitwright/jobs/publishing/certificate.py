@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from bitwright.assess.clock import Clock
-from bitwright.assess.verdict import Level, accuracy_of, judge_outputs
+from bitwright.assess import Clock, Level, accuracy_of, judge_outputs
 from bitwright.errors import ModelError
 from bitwright.jobs.output import LOST_LOSS
 from bitwright.jobs.publishing.variants import VARIANTS

@@ -16,8 +16,7 @@ import msgspec
 
 from bitwright import graph
 from bitwright._version import __version__
-from bitwright.data import RandomData, Transform
-from bitwright.data.labelled import fingerprint_data
+from bitwright.data import RandomData, Transform, fingerprint_data
 from bitwright.errors import BitwrightError, ModelError, OutputError
 from bitwright.graph.versions import runtime_version
 from bitwright.jobs.calibration import Calibration
@@ -35,10 +34,8 @@ from bitwright.jobs.result import Result
 from bitwright.jobs.tuning.goal import check_word
 from bitwright.recipe import Recipe
 from bitwright.recipe.host import settle_for_host
+from bitwright.support import PartStore, Progress, read_bytes, show_bytes, show_progress
 from bitwright.support.files import make_folder, replace_file, temporary_beside
-from bitwright.support.progress import Progress, show_progress
-from bitwright.support.store import PartStore
-from bitwright.support.wording import read_bytes, show_bytes
 from bitwright.verification.golden import keep_golden
 
 WORK = ".bitwright"

@@ -9,14 +9,11 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.data import InputSpec, Sample
-from bitwright.data.token_inputs import Heads, Window, find_maker, fixed_length
+from bitwright.data import Heads, InputSpec, Sample, Window, find_maker, fixed_length
 from bitwright.errors import DataError
 from bitwright.graph import float_constant_of
 from bitwright.jobs.calibration import GIVE_DATA
-from bitwright.support.array_types import Array
-from bitwright.support.files import read_object
-from bitwright.support.input_limits import check_limit
+from bitwright.support import Array, check_limit, read_object
 
 SEED = 0
 TOKENS = 32

@@ -15,8 +15,7 @@ from bitwright.decide.layout.static import lay_out
 from bitwright.decide.ops.quantized_view import QuantizedView
 from bitwright.decide.scales.parameters import weight_plan
 from bitwright.errors import ModelError, TargetError
-from bitwright.graph.constants import constant_of
-from bitwright.graph.editing import add_initializer, remove_nodes
+from bitwright.graph import add_initializer, constant_of, remove_nodes
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import ON_CPU
 from bitwright.jobs.modes import apply_to_model
@@ -25,10 +24,8 @@ from bitwright.jobs.retargeting.integer_operators import expand_integer_operator
 from bitwright.jobs.retargeting.zero_points import Byte, move_zero_points
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
-from bitwright.run.opening import IN_MEMORY_LIMIT
-from bitwright.run.trial import check_still_opens
-from bitwright.support.showing import plain_fields
-from bitwright.support.wording import counted
+from bitwright.run import IN_MEMORY_LIMIT, check_still_opens
+from bitwright.support import counted, plain_fields
 from bitwright.targets import Target, find_target
 from bitwright.targets.host import on_host
 from bitwright.verification import Verification, verify_model

@@ -9,8 +9,7 @@ import onnx_ir as ir
 
 from bitwright.emit.qlinear_graph import EIGHT_BITS
 from bitwright.errors import ModelError
-from bitwright.graph import NameScope
-from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph import NameScope, constant_of, input_at
 from bitwright.graph.editing import add_initializer, graph_of, insert_before, remove_nodes
 from bitwright.graph.quantized_ops import DEQUANTIZERS, INTEGER_OPS, QUANTIZERS, is_integer_op
 from bitwright.graph.quantizers import (

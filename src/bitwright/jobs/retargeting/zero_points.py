@@ -9,11 +9,9 @@ import onnx_ir as ir
 
 from bitwright.decide.ops.quantized_view import QuantizedView
 from bitwright.errors import ModelError
-from bitwright.graph import NameScope
-from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph import NameScope, Quantizer, constant_of, input_at, name_of
 from bitwright.graph.editing import add_initializer, drop_if_unused, graph_of
 from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
-from bitwright.graph.quantizers import Quantizer, name_of
 
 Byte = Literal["int8", "uint8"]
 _MIDDLE = 128

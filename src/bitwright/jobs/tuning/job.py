@@ -12,9 +12,7 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright._version import TOOL
-from bitwright.assess.clock import Clock, middle_sized, read_clock, time_models
-from bitwright.assess.judge.sequential import Drop
-from bitwright.assess.verdict import stays_float
+from bitwright.assess import Clock, Drop, middle_sized, read_clock, stays_float, time_models
 from bitwright.errors import DataError
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.loop import Trail, improve

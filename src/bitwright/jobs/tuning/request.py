@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bitwright.data import InputSpec
-from bitwright.data.labelled import LabelledSamples, fingerprint_data, open_labelled
+from bitwright.data import InputSpec, LabelledSamples, fingerprint_data, open_labelled
 from bitwright.errors import DataError, RecipeError, TargetError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.improve.effort import Effort, check_effort

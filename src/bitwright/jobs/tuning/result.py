@@ -9,13 +9,10 @@ from typing import Any, Literal
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.assess.clock import Clock
-from bitwright.assess.judge import Interval
-from bitwright.assess.judge.sequential import Drop, Verdict
+from bitwright.assess import Clock, Drop, Interval, Verdict
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Purpose
-from bitwright.support.arguments import check_arguments
-from bitwright.support.showing import Section, Summarized, plain_fields
+from bitwright.support import Section, Summarized, check_arguments, plain_fields
 from bitwright.support.wording import counted, show_bytes, show_milliseconds
 
 State = Literal["int8", "a16", "w4", "w8", "float"]

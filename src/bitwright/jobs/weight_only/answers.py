@@ -7,8 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from bitwright.assess.judge import Judgement, OutputJudgement
-from bitwright.assess.judge.judgement import combine_losses
+from bitwright.assess import Judgement, OutputJudgement, combine_losses
 from bitwright.assess.outputs import ComparedOutputs, OutputErrors
 from bitwright.data import Sample
 from bitwright.jobs.opening import Prepared

@@ -29,8 +29,7 @@ from bitwright.learning.segment_target import SegmentTarget
 from bitwright.learning.segments import segments_to_learn
 from bitwright.learning.signround import SignRoundLearner
 from bitwright.learning.torch_graph.movement import as_tensor
-from bitwright.numerics.blocks import QuantizedBlocks
-from bitwright.numerics.stacked import as_matrix
+from bitwright.numerics import QuantizedBlocks, as_matrix
 from bitwright.plan import QuantPlan
 from bitwright.recipe import AdaRound, SignRound
 from bitwright.rounding.store import BlockStore

@@ -38,8 +38,7 @@ from bitwright.plan import QuantPlan
 from bitwright.recipe import Nearest
 from bitwright.rounding.store import BlockStore
 from bitwright.run import Session
-from bitwright.support.logs import logged
-from bitwright.support.wording import counted
+from bitwright.support import counted, logged
 
 
 def quantize_weight_only(

@@ -12,12 +12,9 @@ import onnx_ir as ir
 
 from bitwright.decide.layout.weight_only import weight_source
 from bitwright.errors import ModelError
-from bitwright.graph import iter_values, weights_of
-from bitwright.graph.tensors import inline_copy, lazy_tensor, row_reader
-from bitwright.numerics.arrays import NUMPY, Arrays
+from bitwright.graph import inline_copy, iter_values, lazy_tensor, row_reader, weights_of
+from bitwright.numerics import NUMPY, Arrays, as_matrix, as_stack, load_rows
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks, values_of_blocks
-from bitwright.numerics.row_reading import load_rows
-from bitwright.numerics.stacked import as_matrix, as_stack
 from bitwright.plan import QuantPlan, WeightPlan
 from bitwright.support.array_types import Array
 

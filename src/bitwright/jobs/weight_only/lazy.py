@@ -11,10 +11,8 @@ from bitwright.graph.tensors import row_reader
 from bitwright.jobs.weight_only.layers import PlannedWeight, planned_weights
 from bitwright.jobs.weight_only.rounding import round_weight, shrinks_of
 from bitwright.jobs.weight_only.work import WeightWork
-from bitwright.numerics.arrays import Arrays
-from bitwright.numerics.blocks import QuantizedBlocks
+from bitwright.numerics import Arrays, QuantizedBlocks, pack_nearest
 from bitwright.numerics.nbits import LazyBlocks, NBitsTensors, nbits_form, pack_nbits, widen
-from bitwright.numerics.nearest_blocks import pack_nearest
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Nearest, WeightOnly
 

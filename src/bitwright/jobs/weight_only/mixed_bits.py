@@ -20,8 +20,7 @@ from bitwright.numerics.blocks import SHRINKS, quantize_in_blocks
 from bitwright.plan import QuantPlan
 from bitwright.recipe import ByLoss
 from bitwright.run import LayerwiseRun, Part
-from bitwright.support.array_types import F64, Array
-from bitwright.support.wording import counted
+from bitwright.support import F64, Array, counted
 
 SAMPLES = 4
 """How many samples weights are measured on, every token of them."""

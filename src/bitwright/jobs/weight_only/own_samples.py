@@ -20,8 +20,7 @@ from bitwright.data import InputSpec, Samples, TextData, fill_token_inputs, is_c
 from bitwright.data.token_inputs import Heads, continued_by, folder_of_configuration, is_tokens
 from bitwright.errors import ModelError
 from bitwright.jobs.opening import Prepared, input_specs
-from bitwright.support.array_types import Array
-from bitwright.support.progress import Progress, show_progress
+from bitwright.support import Array, Progress, show_progress
 
 BATCH = 16
 """Windows that are written side by side: each weight is read once for all of them."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bitwright import graph
-from bitwright.data import InputSpec
-from bitwright.data.token_inputs import is_tokens
+from bitwright.data import InputSpec, is_tokens
 from bitwright.errors import BitwrightError, RecipeError
 from bitwright.graph.branches import choose_by_size
 from bitwright.jobs.calibration import Calibration, Evaluation

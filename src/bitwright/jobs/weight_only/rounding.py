@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from bitwright.decide.layout.weight_only import without_data
 from bitwright.equalize.awq import awq_clip
 from bitwright.jobs.weight_only.layers import PlannedWeight
-from bitwright.numerics.arrays import NUMPY, Arrays
+from bitwright.numerics import NUMPY, Arrays, Batches, CrossMoment, SecondMoment
 from bitwright.numerics.blocks import (
     SHRINKS,
     BlockFormat,
@@ -17,7 +17,6 @@ from bitwright.numerics.blocks import (
     quantize_in_blocks,
     round_to_codes,
 )
-from bitwright.numerics.second_moment import Batches, CrossMoment, SecondMoment
 from bitwright.plan import WeightPlan
 from bitwright.recipe import GPTQ, HQQ, Nearest, WeightOnly
 from bitwright.rounding.error_propagation import propagate_error

@@ -22,16 +22,12 @@ from bitwright.jobs.weight_only.rounding import (
     task_rounder,
 )
 from bitwright.jobs.weight_only.work import WeightWork
-from bitwright.numerics.arrays import NUMPY, Arrays
-from bitwright.numerics.blocks import QuantizedBlocks
+from bitwright.numerics import NUMPY, Arrays, QuantizedBlocks
 from bitwright.plan import QuantPlan, Smoothing
 from bitwright.recipe import WeightOnly
 from bitwright.rounding.store import BlockStore
-from bitwright.run import LayerwiseRun, run_side_by_side
-from bitwright.run.layerwise import PartOpener
-from bitwright.support.array_types import Array
-from bitwright.support.engines import Workers
-from bitwright.support.wording import counted
+from bitwright.run import LayerwiseRun, PartOpener, run_side_by_side
+from bitwright.support import Array, Workers, counted
 
 Feeds = Mapping[str, Array]
 

@@ -7,8 +7,7 @@ from typing import Literal
 import msgspec
 
 from bitwright.decide.ops.quantized_view import QuantizedView, readers_of, type_names
-from bitwright.graph.constants import input_at
-from bitwright.graph.quantizers import Quantizer
+from bitwright.graph import Quantizer, input_at
 from bitwright.recipe import Recipe
 from bitwright.targets.target import TypeName
 from bitwright.verification.rules.encodings import shares_weight_type

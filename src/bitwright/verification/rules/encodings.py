@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from bitwright.decide.ops.quantized_view import Breach, QuantizedView, type_names
-from bitwright.graph.quantized_ops import QUANTIZERS
-from bitwright.graph.quantizers import Quantizer
+from bitwright.graph import QUANTIZERS, Quantizer
 from bitwright.numerics.types import QTYPES
 from bitwright.recipe import Recipe
 from bitwright.targets.target import Role, TypeName

@@ -8,8 +8,7 @@ import msgspec
 import onnx_ir as ir
 
 from bitwright.decide.ops.quantized_view import Breach, QuantizedView
-from bitwright.graph.constants import constant_of, input_at, is_constant
-from bitwright.graph.quantizers import name_of
+from bitwright.graph import constant_of, input_at, is_constant, name_of
 from bitwright.recipe import Recipe
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
 

@@ -9,9 +9,7 @@ import onnx_ir as ir
 from bitwright.decide.ops import CONVOLUTIONS, OPERATORS
 from bitwright.decide.ops.quantized_view import Breach, QuantizedView, readers_of
 from bitwright.decide.ops.residuals import find_skip_input
-from bitwright.graph.constants import is_constant
-from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
-from bitwright.graph.quantizers import name_of
+from bitwright.graph import DEQUANTIZERS, QUANTIZERS, is_constant, name_of
 from bitwright.recipe import Recipe
 from bitwright.targets.npu_operations import clip_bounds, only_reader
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule

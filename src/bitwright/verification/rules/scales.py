@@ -11,8 +11,7 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import OPERATORS
 from bitwright.decide.ops.quantized_view import Breach, QuantizedView
-from bitwright.graph.constants import input_at
-from bitwright.graph.quantizers import Quantizer
+from bitwright.graph import Quantizer, input_at
 from bitwright.numerics.types import QTYPES
 from bitwright.recipe import Recipe
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
