@@ -105,7 +105,14 @@ def test_a_model_in_memory_that_was_rewritten_is_opened_in_the_other_process(tmp
     try_opening(bad, limit=10)  # larger ones are not asked for
 
 
-@pytest.mark.parametrize("words", ["quantize -o q.onnx --random-data 2", "preprocess -o q.onnx"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "quantize -o q.onnx --random-data 2",
+        "preprocess -o q.onnx",
+        "verify --runtime 1.20",
+    ],
+)
 def test_a_crash_of_the_runtime_is_not_the_end_of_a_command(tmp_path, words):
     _slice_of_nothing(tmp_path / "m.onnx")
     verb, *others = words.split()

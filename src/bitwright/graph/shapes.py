@@ -14,19 +14,23 @@ from bitwright.graph.source import try_source
 from bitwright.graph.subgraphs import iter_graphs, iter_messages, iter_values, subgraphs_of
 from bitwright.graph.tensors import shape_of
 from bitwright.support.collector import without_collection
+from bitwright.support.processes.trial import call_worker
+from bitwright.support.scratch import ScratchFolder
 from bitwright.support.wording import reason_of
 
 
 @without_collection()
-def infer_shapes(model: ir.Model) -> str | None:
+def infer_shapes(model: ir.Model, *, apart: bool = False) -> str | None:
     """Fill in shapes and types in place; what cannot be inferred stays as it was.
 
     Runs ONNX's own inference over the graph without its weights, then passes element types along
     where an operator's output has the type of its input. Never fails: a model with unknown
-    operators is simply known less well. Returns why ONNX's inference could not run, if so.
+    operators is simply known less well. Returns why ONNX's inference could not run, if so. It may
+    end the process by a model by which ONNX Runtime crashes, too: `apart` runs it in another one.
     """
-    try_source(model)
-    problem = _infer_by_onnx(model)
+    if not apart:
+        try_source(model)
+    problem = _infer_by_onnx(model, _infer_apart if apart else _infer_here)
     _propagate_types(model.graph, model.graph.opset_imports)
     return problem
 
@@ -132,7 +136,7 @@ def take_over_shapes(model: ir.Model, inferred: onnx.ModelProto) -> None:
             _merge(graph, learned[path])
 
 
-def _infer_by_onnx(model: ir.Model) -> str | None:
+def _infer_by_onnx(model: ir.Model, infer: Callable[..., onnx.ModelProto]) -> str | None:
     proto = strip_weights(model).proto
     stand_in_for_shapes(proto)
     problem: Exception
@@ -140,15 +144,28 @@ def _infer_by_onnx(model: ir.Model) -> str | None:
     # If, as optimum's merged decoders have them, for one.
     for data_prop in (False,) if _repeats_names(proto.graph) else (True, False):
         try:
-            inferred = onnx.shape_inference.infer_shapes(
-                proto, check_type=False, strict_mode=False, data_prop=data_prop
-            )
-            take_over_shapes(model, inferred)
+            take_over_shapes(model, infer(proto, data_prop=data_prop))
         except Exception as error:  # noqa: BLE001 (a C++ failure of any kind means: not known)
             problem = error
             continue
         return None
     return reason_of(problem)
+
+
+def _infer_here(proto: onnx.ModelProto, *, data_prop: bool) -> onnx.ModelProto:
+    return onnx.shape_inference.infer_shapes(
+        proto, check_type=False, strict_mode=False, data_prop=data_prop
+    )
+
+
+def _infer_apart(proto: onnx.ModelProto, *, data_prop: bool) -> onnx.ModelProto:
+    """Run ONNX's inference in another process."""
+    with ScratchFolder("shapes") as scratch:
+        path = scratch.path / "model.onnx"
+        with scratch.writing():
+            onnx.save(proto, path)
+        call_worker("infer_shapes", path, data_prop=data_prop)
+        return onnx.load(path)
 
 
 def _repeats_names(graph: onnx.GraphProto) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from bitwright.errors import ModelError, TargetError
-from bitwright.graph import SOURCE_KEY, infer_shapes, input_at, opset_of
+from bitwright.graph import infer_shapes, input_at, opset_of
 from bitwright.targets.reading import DATA
 from bitwright.targets.target import Consequence
 from bitwright.verification.findings import Finding, Verification
@@ -37,8 +37,7 @@ def verify_for_version(model: ir.Model, runtime: str) -> Verification:
     try:
         infer_shapes(model)
     except ModelError:  # the installed version crashes by it; it is another that is asked for
-        model.meta.pop(SOURCE_KEY, None)
-        infer_shapes(model)
+        infer_shapes(model, apart=True)
     version, opset = _number(found[1]), opset_of(model)
     limits = table["versions"][".".join(map(str, min(version, known[-1])))]
     findings = [

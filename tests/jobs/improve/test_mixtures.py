@@ -63,7 +63,6 @@ def maker(purpose="speed", *, drops=(0.0,), journal=None, seconds=None):
         score=score,
         score_of_float=lambda: Score(Drop(100, 0.0, 0.0), "pass"),
         models={"low/base"},
-        knows_any=lambda names, limit: "before" in names,
         first_look_seconds=1.0,
         asked=asked,
     )
@@ -142,17 +141,14 @@ def test_float_is_not_run_and_what_was_left_open_is_decided_by_its_mean():
     assert one.scorer.asked == [True]  # beside float, which is within the limit
 
 
-@pytest.mark.parametrize(
-    ("scored", "known"), [(["before"], True), (["other"], False), (None, False)]
-)
-def test_a_model_of_an_earlier_run_within_the_limit_counts(scored, known):
+@pytest.mark.parametrize("scored", [["before"], None])
+def test_models_of_an_earlier_run_change_nothing(scored):
     journal = Journal(None, {})
     if scored:
         journal["scored"] = scored
     one = maker(journal=journal)
     one.make(Mix(Plan()))
-    assert one.scorer.asked == [known]
-    assert journal.get("scored") == sorted({*(scored or ()), "low/base"})
+    assert one.scorer.asked == [False]
 
 
 def candidate(mix, drop, verdict="pass"):

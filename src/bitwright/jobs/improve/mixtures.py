@@ -28,8 +28,6 @@ APART = 0.02
 """Points of the front differ by this share of the whole cost at least."""
 IN_FLOAT: Mapping[str, str] = {"": "float"}
 """The states of a model of which nothing is quantized, whatever its units are."""
-_SCORED = "scored"
-"""Under which the journal has the names of all models that were scored."""
 
 
 @dataclass(frozen=True)
@@ -270,20 +268,11 @@ class MixMaker:
     _costs: dict[str, Cost] = field(default_factory=dict)
     _priced: list[Mix] = field(default_factory=list)
 
-    @cached_property
-    def _known_before(self) -> bool:
-        """Whether an earlier run scored a model that is within the limit."""
-        return self.scorer.knows_any(self.journal.get(_SCORED) or (), self.limit)
-
     def model(self, mix: Mix) -> Made:
         """Make a model; the last one is at hand."""
         if self._last is None or self._last[0] != mix.name:
             self._last = (mix.name, mix.mixtures.make(mix.states))
         return self._last[1]
-
-    def knows(self, mix: Mix) -> bool:
-        """Whether it takes no time to score a model: an earlier run did, or this one."""
-        return self.scorer.knows(mix.name, self.limit)
 
     def found(self, mix: Mix) -> MixCandidate | None:
         """Return a model that was scored, or None."""
@@ -294,7 +283,7 @@ class MixMaker:
         known = self.found(mix)
         if known is not None:
             return known
-        has_other = self._known_before or any(one.passes for one in self._candidates.values())
+        has_other = any(one.passes for one in self._candidates.values())
         score = self.scorer.score_of_float()
         if not mix.is_float:
             score = self.scorer.score(
@@ -306,7 +295,6 @@ class MixMaker:
             ).decided(self.limit)
         made = MixCandidate(mix, score, mix.name in self.scorer.models)
         self._candidates[mix.name] = made
-        self.journal[_SCORED] = sorted({*(self.journal.get(_SCORED) or ()), mix.name})
         # How fast a model is that is not wanted is not worth the time.
         if made.passes or self.purpose == "size":
             self.cost(mix)

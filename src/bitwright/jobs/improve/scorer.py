@@ -215,8 +215,6 @@ class Scorer:
         elif first_look:
             looks = looks[:1]
         run = self._scored(name, lambda: self._note_run(name, open_model))
-        # What all samples of an earlier run say counts, whatever the first of them looked like.
-        has_other = has_other and not self.knows(name, limit)
         score: Score | None = None
         for size in looks:
             ahead = 0.0 if score is None else self.sample_seconds * (size - score.drop.samples)
@@ -240,34 +238,12 @@ class Scorer:
         """Return the score of a model of which nothing is quantized: it need not be run."""
         return Score(Drop(len(self), 0.0, 0.0), "pass")
 
-    def knows(self, name: str, limit: float) -> bool:
-        """Whether the journal tells if a model is within the limit, without running it again."""
-        return self._known_verdict(name, limit) is not None
-
-    def knows_any(self, names: Iterable[str], limit: float) -> bool:
-        """Whether the journal has one of these models within the limit."""
-        return any(self._known_verdict(name, limit) == "pass" for name in names)
-
-    def _known_verdict(self, name: str, limit: float) -> Verdict | None:
-        run = self._scored(name, _refuse_to_open)
-        for size in look_sizes(len(self)):
-            if not run.knows(size):
-                return None
-            verdict = run.look(size).verdict(limit, last=size == len(self))
-            if verdict != "open":
-                return verdict
-        return None
-
     def _note_run(self, name: str, open_model: Open) -> Runnable:
         self.models.add(name)
         return open_model()
 
     def _scored(self, name: str, open_model: Open) -> _Scored:
         return _SCORED[self.metric.scope](self, f"{self._part}/{name}", open_model)
-
-
-def _refuse_to_open() -> Runnable:
-    raise AssertionError("what is in the journal needs no model")
 
 
 @dataclass

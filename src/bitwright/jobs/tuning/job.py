@@ -136,13 +136,7 @@ class _Job:
             request.report,
             takes_slow=goal.keep_quantized,
         )
-        purpose = PurposeProposals(
-            self._maker,
-            self._plans,
-            goal,
-            self._probe,
-            self._journal.get(BEST) or "",
-        )
+        purpose = PurposeProposals(self._maker, self._plans, goal, self._probe)
         maker = self._maker
 
         def keep_new(best: MixCandidate) -> None:

@@ -9,7 +9,6 @@ from typing import TypeAlias, TypeVar
 
 from bitwright.jobs.improve.loop import Attempt, Propose, Trail
 from bitwright.jobs.improve.mixtures import (
-    BASE,
     MAX_POINTS,
     Deadline,
     Mix,
@@ -26,7 +25,7 @@ from bitwright.jobs.improve.proposals.mixtures import (
     search_front,
 )
 from bitwright.jobs.tuning.goal import Goal
-from bitwright.jobs.tuning.plans import RANGES, TRIMMED, Plans, decide_the_same
+from bitwright.jobs.tuning.plans import TRIMMED, Plans, decide_the_same
 
 _T = TypeVar("_T")
 _Trying: TypeAlias = Generator[Attempt[Mix], Trail[MixCandidate], _T]
@@ -47,8 +46,6 @@ class PurposeProposals:
     goal: Goal
     probe: Callable[[Mixtures], None]
     """Scores weights alone and activations alone."""
-    chosen_before: str = ""
-    """The model that an earlier run ended with."""
     _trail: Trail[MixCandidate] = field(default_factory=Trail)
 
     @property
@@ -108,8 +105,6 @@ class PurposeProposals:
     def _plans_as_they_are(self, mixtures: Mixtures) -> _Trying[tuple[Mixtures, bool]]:
         """Try a plan, and the same with other ranges; return the last, and if it ends here."""
         ends = yield from self._plan_as_it_is(mixtures)
-        if ends:
-            yield from self._plan_as_before(mixtures)
         known = ends or not self._deadline.has(0) or self._passes(mixtures)
         if known or TRIMMED not in self.plans.stages:
             return mixtures, ends
@@ -127,24 +122,6 @@ class PurposeProposals:
             return False
         found = yield from self._try(Mix(mixtures))
         return found.passes and self._pays(mixtures)
-
-    def _plan_as_before(self, mixtures: Mixtures) -> _Trying[None]:
-        """Try the ranges that an earlier run took: they are to stay if they do as well here.
-
-        It needed them for a smaller drop, and has measured them on unseen samples, too.
-        """
-        name = self.chosen_before
-        if not name.startswith(RANGES) or not self.maker.scorer.knows(name, self.maker.limit):
-            return
-        for other in self.plans.with_other_ranges():
-            if name == f"{other.name}/{BASE}":
-                self._trail = yield Attempt(Mix(other), accept=self._does_as_well)
-
-    def _does_as_well(self, before: MixCandidate, after: MixCandidate) -> bool:
-        """Whether a model is within the limit, and another does not cost clearly less."""
-        costs = [self.maker.known_cost(one.mix) for one in (before, after)]
-        usual, cost = (math.nan if one is None else one.value for one in costs)
-        return after.passes and not usual < (1 - self.maker.min_saved) * cost
 
     def _with_better_ranges(self, mixtures: Mixtures) -> Mixtures:
         """Return the plan by whose range method the metric falls least at first.

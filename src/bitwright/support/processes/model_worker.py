@@ -1,6 +1,6 @@
 """The worker process of one model: opens it, times its runs or tokens, measures its memory.
 
-It imports numpy and ONNX Runtime, or onnxruntime-genai, and nothing of ours.
+It imports numpy and ONNX Runtime, or onnxruntime-genai, or ONNX, and nothing of ours.
 """
 
 from __future__ import annotations
@@ -49,6 +49,12 @@ class Worker:
         """Open the model, and let it go again."""
         self.open(model, 1, providers)
         self.session = None
+
+    def infer_shapes(self, model: str, data_prop: bool) -> None:
+        """Write what ONNX's inference knows of a model into its file."""
+        import onnx
+
+        onnx.shape_inference.infer_shapes_path(model, model, False, False, data_prop)
 
     def open_folder(self, folder: str, threads: int | None, providers: list[str]) -> dict[str, Any]:
         """Open a folder with onnxruntime-genai, which has inputs and providers of its own."""

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 from bitwright.errors import ModelError
 from bitwright.support.processes.client import WorkerLost, WorkerProcess
@@ -33,6 +34,11 @@ def try_file(path: Path, name: str | None = None) -> None:
 
     What it refuses there is a `WorkerError`. The process stays for the next file.
     """
+    call_worker("open_once", path, name, providers=_CPU)
+
+
+def call_worker(method: str, path: Path, name: str | None = None, **arguments: Any) -> None:
+    """Do with a model file in another process what may end it; that is a ModelError."""
     with _lock:
         worker = _workers.get(os.getpid())
         if worker is None or not worker.is_alive:
@@ -42,7 +48,7 @@ def try_file(path: Path, name: str | None = None) -> None:
                 return  # no process may be started here
             atexit.register(worker.close)
         try:
-            worker.call("open_once", model=str(path.absolute()), providers=_CPU)
+            worker.call(method, model=str(path.absolute()), **arguments)
         except WorkerLost as error:
             if error.code in CRASHES:
                 raise ModelError(

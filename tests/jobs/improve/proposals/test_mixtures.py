@@ -70,12 +70,6 @@ class Scorer:
     def __len__(self):
         return 100
 
-    def knows(self, name, limit):
-        return name in self.drops
-
-    def knows_any(self, names, limit):
-        return any(self.drops.get(name, math.inf) <= limit for name in names)
-
     def score_of_float(self):
         return Score(Drop(100, 0.0, 0.0), "pass")
 
@@ -118,15 +112,14 @@ def searched(limit, plan=None, **options):
     return maker, run(maker, walk(maker, plan or Plan()))
 
 
-def test_with_another_limit_the_points_that_are_known_come_first():
-    first, trail = searched(0.3)
+def test_what_an_earlier_run_scored_takes_no_time_and_changes_nothing():
+    fresh = searched(0.31)[1]
+    first = searched(0.3)[0]
     runs = first.scorer.runs
-    second, again = searched(0.3, scorer=first.scorer)
-    assert second.scorer.runs == runs
-    assert again.best.mix.name == trail.best.mix.name
-    _, third = searched(0.31, scorer=first.scorer)  # the same points are within it
-    assert third.best.passes
-    assert first.scorer.runs <= runs + STEPS_BACK  # none of the bisection
+    assert searched(0.3, scorer=first.scorer)[0].scorer.runs == runs
+    again = searched(0.31, scorer=first.scorer)[1]  # the same points are within it
+    assert [one.mix.name for one in again.candidates] == [one.mix.name for one in fresh.candidates]
+    assert first.scorer.runs <= runs + STEPS_BACK
 
 
 @pytest.mark.parametrize("limit", [0.9, 0.3, 0.05, 0.004, 1e-5])

@@ -30,16 +30,10 @@ def search_front(maker: MixMaker, mixtures: Mixtures, trail: Trail[MixCandidate]
 def _bisect(maker: MixMaker, points: Sequence[Mix], trail: Trail[MixCandidate]) -> Attempts:
     """Find the cheapest point within the limit; the metric is nearly monotone along them.
 
-    Points that an earlier run scored come first: they take no time.
+    What an earlier run scored takes no time when its turn comes, and changes no turn: the result
+    is the same whatever the work folder holds.
     """
     low, high = -1, len(points)
-    for place, point in enumerate(points):
-        if maker.knows(point):
-            trail = yield Attempt(point)
-            if trail.last.passes:
-                high = place
-                break
-            low = place
     turn = 0
     while _is_worth_it(maker, points, low, high):
         place = _guess(maker, points, trail, low, high) if turn % 2 == 0 else (low + high) // 2
