@@ -54,6 +54,22 @@ def test_each_limit_fails_by_itself_and_the_exit_code_is_three(
     assert answer.json["verdict"][0] == "Ship it: no: time and size"
 
 
+@pytest.mark.parametrize("verb", ["check", "tune"])
+def test_labels_that_do_not_fit_are_told_before_anything_is_blessed(
+    run, tmp_path, model, quantized, verb
+):
+    demo = bitwright.load_demo()
+    np.savez(tmp_path / "test.npz", image=demo.images[:60], label=(demo.labels[:60] + 1) % 10)
+    np.savez(tmp_path / "data.npz", image=demo.calibration[:8])
+    tuning = ["-o", tmp_path / "out.onnx", "--data", tmp_path / "data.npz"]
+    given = [quantized] if verb == "check" else tuning
+    answer = run(verb, model, *given, "--eval", tmp_path / "test.npz")
+    assert answer.code == 1 and "Ship it" not in answer.out
+    assert "the float model itself has top1 0" in answer.err
+    assert "of 10 classes, where guesses have 0.1" in answer.err
+    assert not (tmp_path / "out.onnx").exists()
+
+
 def test_answers_of_another_model_fail(run, tmp_path, model, labelled):
     broken = onnx.load(model)
     for tensor in broken.graph.initializer:

@@ -5,6 +5,7 @@ import pytest
 
 from bitwright.data import InputSpec
 from bitwright.data.labelled import open_labelled
+from bitwright.errors import DataError
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.metrics import Metric, open_metric
 from bitwright.jobs.improve.scorer import Runnable, Scorer
@@ -281,3 +282,11 @@ def test_no_sample_is_in_two_parts_and_none_is_lost(calibrates, count):
     assert len(parts.final) >= min(50, count // 4)
     assert bool(parts.calibration) == calibrates
     assert parts == split_parts(count, calibrates=calibrates)
+
+
+def test_a_function_that_gives_float_nothing_is_refused_and_one_of_errors_is_not():
+    nothing = Metric("own", lambda outputs, sample: 0.0)
+    with pytest.raises(DataError, match=r"itself has own 0 on .*, so that no drop says anything"):
+        scorer(journal(), nothing).float_score()
+    errors = Metric("own", lambda outputs, sample: 0.0, sign=-1.0)
+    assert scorer(journal(), errors).float_score()[0] == 0

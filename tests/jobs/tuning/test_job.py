@@ -346,7 +346,7 @@ def test_the_result_is_the_same_whatever_the_work_folder_holds(monkeypatch, tmp_
     good, bad = good_and_bad_plan(100)
     made = [bad, with_ranges(good, MSE())]
     monkeypatch.setattr(plans, "plans_by_ranges", lambda *_, **__: iter(made))
-    options = {"effort": None, "purpose": "size"}
+    options = {"effort": None, "purpose": "speed"}
     model = bitwright.load_demo().model_path
     first = tuned(model, max_drop=0.03, work=tmp_path, **options)
     again = tuned(model, max_drop=1.0, work=tmp_path, **options)

@@ -41,9 +41,15 @@ class Metric:
     sign: float = 1.0
     against_float: bool = False
     """Whether it compares with what the float model gave."""
-    needs_label: bool = False
+    guesses: int = 0
+    """How many classes a sample may name, where it has a label; 0: it needs none."""
     most: float | None = None
     """The most that a sample can score; None: not known."""
+
+    @property
+    def needs_label(self) -> bool:
+        """Whether it compares with labels."""
+        return self.guesses > 0
 
     @property
     def identity(self) -> str:
@@ -185,6 +191,13 @@ def _class_scores(outputs: Outputs, sample: Mapping[str, Any]) -> tuple[Array, i
     )
 
 
+def count_classes(outputs: Outputs, sample: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many rows of class scores a sample has, and of how many classes."""
+    scores, axis = _class_scores(outputs, sample)
+    classes = scores.shape[axis]
+    return scores.size // max(classes, 1), classes
+
+
 def margin_of(outputs: Outputs, sample: Mapping[str, Any]) -> float | None:
     """Return how far the best class is ahead of the next, in the row where that is least.
 
@@ -290,8 +303,8 @@ def _likelihood(outputs: Outputs, sample: Mapping[str, Any]) -> float:
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("top1", _top1, needs_label=True, most=1.0),
-        Metric("top5", _top5, needs_label=True, most=1.0),
+        Metric("top1", _top1, guesses=1, most=1.0),
+        Metric("top5", _top5, guesses=5, most=1.0),
         Metric("agreement", _agreement, against_float=True, most=1.0),
         Metric("cosine", _cosine, against_float=True, most=1.0),
         Metric("closeness", _closeness, against_float=True, most=1.0),

@@ -21,17 +21,23 @@ from bitwright.assess.judge.sequential import (
     look_sizes,
 )
 from bitwright.data import ArrayStore, LabelledSamples, Sample
+from bitwright.errors import DataError
 from bitwright.graph import PortableModel
 from bitwright.jobs.improve.journal import Journal
-from bitwright.jobs.improve.metrics import Metric, Outputs, margin_of
+from bitwright.jobs.improve.metrics import Metric, Outputs, count_classes, margin_of
 from bitwright.run import Session
 from bitwright.support.engines import LOCAL, Engine
+from bitwright.support.wording import counted
 
 FOLDS = 20
 MARGIN_SHARE = 1 / 8
 """The share of the samples that counts as hard for a small margin of float."""
 MAX_HARD = 1 / 4
 """The largest share of the samples that may be hard: with more, the next looks tell as early."""
+MIN_SKILL_SAMPLES = 8
+"""Of fewer, a good model may get each wrong."""
+_SKILLED = 0.9
+"""Guesses have less: among six classes, five of them hold the right one in 83 %."""
 _KEPT_BYTES = 512 << 20
 """Outputs that are kept in memory; more are on disk."""
 
@@ -183,7 +189,32 @@ class Scorer:
         least = len(self) if whole else self._first_look
         size = max([least, *filter(self.floats.knows, look_sizes(len(self)))])
         figures = self.floats.figures(size)
+        self._refuse_guesses(figures, size)
         return float(figures[0] if self.metric.scope == "set" else np.mean(figures)), size
+
+    def _refuse_guesses(self, figures: Sequence[float], size: int) -> None:
+        """Raise a DataError where float does no better than guesses: no drop says anything then."""
+        metric, mean = self.metric, float(np.mean(figures))
+        if size < MIN_SKILL_SAMPLES or metric.against_float or metric.sign < 0:
+            return
+        among, hopeless = "", not any(figures)
+        remedy = "look at the function and the labels, or say that it measures an error"
+        if metric.guesses and mean < _SKILLED:
+            [outputs] = self.samples.run(self.floats.opened, [0])
+            rows, classes = count_classes(outputs, self.samples[0])
+            chance = min(metric.guesses / classes, 1.0)
+            error = math.sqrt(chance * (1 - chance) / (size * rows))
+            hopeless = mean <= chance + error < 1
+            among = f" of {classes} classes, where guesses have {chance:.3g}"
+            remedy = (
+                "give labels as the model was trained with (the classes of folders are numbered by "
+                "their sorted names, from 0) and its own preprocessing, or judge by agreement"
+            )
+        if hopeless:
+            raise DataError(
+                f"the float model itself has {metric.name} {mean:.3g} on "
+                f"{counted(size, 'sample')}{among}, so that no drop says anything; {remedy}."
+            )
 
     def score(
         self,
@@ -284,7 +315,7 @@ class _Scored:
 
     def run(self, places: Sequence[int]) -> Iterable[Outputs]:
         """Return what the model gives for samples, by their places."""
-        return self.scorer.samples.run(self._opened, places) if places else ()
+        return self.scorer.samples.run(self.opened, places) if places else ()
 
     def _measure(self, size: int) -> Sequence[float]:
         raise NotImplementedError
@@ -293,7 +324,8 @@ class _Scored:
         raise NotImplementedError
 
     @cached_property
-    def _opened(self) -> Runnable:
+    def opened(self) -> Runnable:
+        """The model, opened when it is first run."""
         return self.open_model()
 
     @cached_property
@@ -306,7 +338,7 @@ class _ScoredModel(_Scored):
 
     def _measure(self, size: int) -> Sequence[float]:
         samples = self.scorer.samples.first(size)
-        return self.scorer.metric.score_model(ir.to_proto(self._opened.model), samples)
+        return self.scorer.metric.score_model(ir.to_proto(self.opened.model), samples)
 
     def _drop(self, size: int, before: list[float], after: list[float]) -> Drop:
         if len(before) > 1 and len(before) == len(after):
