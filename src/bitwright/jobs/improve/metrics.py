@@ -47,11 +47,6 @@ class Metric:
     """The most that a sample can score; None: not known."""
 
     @property
-    def needs_label(self) -> bool:
-        """Whether it compares with labels."""
-        return self.guesses > 0
-
-    @property
     def identity(self) -> str:
         """What tells metrics apart whose scores cannot be compared."""
         try:

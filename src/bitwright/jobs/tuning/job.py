@@ -61,7 +61,7 @@ def tune_model(request: TuneRequest) -> TuneResult:
     graph.normalize(given, keep_defaults=request.recipe.keep_defaults)
     samples = TuneSamples(request, input_specs(given))
     metric = request.metric(samples.has_labels)
-    if metric.needs_label and not samples.has_labels:
+    if metric.guesses and not samples.has_labels:
         raise DataError(
             f"the metric {metric.name!r} needs labels; give labels, or samples with a 'label' "
             "beside the model's inputs, or tune by agreement with float."
