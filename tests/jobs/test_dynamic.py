@@ -19,8 +19,8 @@ import bitwright
 from bitwright import load_recipe
 from bitwright.errors import NothingQuantizedError, RecipeError
 from bitwright.jobs.calibration import Calibration
-from bitwright.jobs.dynamic import SLOWER, leave_slower_float
 from bitwright.jobs.opening import open_model
+from bitwright.jobs.placing import SLOW_CONVOLUTION, leave_slower_float
 from bitwright.jobs.static import plan_static
 
 DYNAMIC = load_recipe("int8-dynamic")
@@ -61,7 +61,7 @@ def test_convolutions_that_the_recipe_names_are_taken(select):
 def test_where_products_do_most_of_the_work_the_convolutions_stay_float():
     model = make_mixed()
     result = bitwright.quantize(model, recipe="int8-dynamic")
-    assert result.plan.nodes["conv"].reason == SLOWER
+    assert result.plan.nodes["conv"].reason == SLOW_CONVOLUTION
     assert result.plan.nodes["product"].quantized
     assert quality(model, result.to_proto(), make_samples(model)) > 25
     again = bitwright.apply_plan(result.plan, model).to_proto()
@@ -76,7 +76,7 @@ def test_half_of_the_multiply_adds_are_the_limit(width, refused):
         with pytest.raises(NothingQuantizedError, match=f"{9 / (9 + width):.0%}"):
             leave_slower_float(prepared)
     else:
-        assert dict(leave_slower_float(prepared).keep_float) == {"conv": SLOWER}
+        assert dict(leave_slower_float(prepared).keep_float) == {"conv": SLOW_CONVOLUTION}
 
 
 def test_convolutions_that_are_excluded_are_no_reason_to_refuse():
@@ -127,7 +127,9 @@ def test_a_model_with_recurrent_layers_is_not_refused_for_its_convolutions():
     ]
     model = build(nodes, {"x": [1, 8, 64]}, {"y": None}, constants)
     result = bitwright.quantize(model, recipe="int8-dynamic")
-    assert result.plan.nodes["conv"].reason == SLOWER and result.plan.nodes["lstm"].quantized
+    assert (
+        result.plan.nodes["conv"].reason == SLOW_CONVOLUTION and result.plan.nodes["lstm"].quantized
+    )
 
 
 def test_smoothing_moves_outliers_of_channels_before_rows_are_rounded():

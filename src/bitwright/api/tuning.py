@@ -111,8 +111,8 @@ def tune(
     (True, 33)
     """
     from bitwright.jobs.improve.metrics import SCOPES, open_metric
-    from bitwright.jobs.tuning.goal import Goal, check_word
     from bitwright.jobs.tuning.job import TuneRequest, tune_model
+    from bitwright.jobs.tuning.request import Goal, check_word
 
     check_word("evaluate_on", evaluate_on, SCOPES)
     goal = Goal.asked(max_drop, relative, purpose, max_size, keep_quantized, time)
@@ -212,7 +212,7 @@ def check(
     from bitwright.data.labelled import open_labelled
     from bitwright.jobs.gate import GateLimits, GateRequest, check_model
     from bitwright.jobs.improve.metrics import SCOPES, open_metric
-    from bitwright.jobs.tuning.goal import check_word
+    from bitwright.jobs.tuning.request import check_word
 
     check_word("evaluate_on", evaluate_on, SCOPES)
     source, most = (data, limit) if eval_data is None else (eval_data, eval_limit)

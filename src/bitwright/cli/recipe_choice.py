@@ -172,7 +172,7 @@ class RecipeChoice:
             return "int8-dynamic"
         if self.bits is None:
             return None if self.cache is None else "int8-cache"
-        from bitwright.jobs.weight_only.own_samples import MAX_UNASKED, writes_samples
+        from bitwright.jobs.weight_only.work import MAX_UNASKED, writes_samples
 
         own = model is not None and writes_samples(model, MAX_UNASKED)
         return "int4" if has_data or own else "int4-rtn"

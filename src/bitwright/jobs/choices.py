@@ -19,10 +19,9 @@ from bitwright.decide.ops import MATRIX_PRODUCTS
 from bitwright.errors import BitwrightError
 from bitwright.graph import static_shape, weight_of
 from bitwright.jobs.calibration import Calibration, take_samples
-from bitwright.jobs.dynamic import leave_slower_float
 from bitwright.jobs.folder_data import with_configuration_beside
 from bitwright.jobs.opening import open_model
-from bitwright.jobs.placing import is_sized, predict
+from bitwright.jobs.placing import is_sized, leave_slower_float, predict
 from bitwright.jobs.timing import MAX_BYTES
 from bitwright.recipe import named_recipe
 from bitwright.recipe.host import settle_for_host, with_standard_purpose

@@ -26,8 +26,7 @@ from bitwright.errors import (
 from bitwright.jobs.encodings import write_encodings_file
 from bitwright.jobs.folder_data import FolderData
 from bitwright.jobs.result import Result, show_shrinkage
-from bitwright.jobs.weight_only.own_samples import writes_samples
-from bitwright.jobs.weight_only.work import WINDOWS
+from bitwright.jobs.weight_only.work import WINDOWS, writes_samples
 from bitwright.recipe import Recipe
 from bitwright.support import check_arguments, counted, show_bytes
 from bitwright.support.files import replace_folder, temporary_folder_beside

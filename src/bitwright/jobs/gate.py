@@ -20,7 +20,7 @@ from bitwright.jobs.improve.metrics import Metric
 from bitwright.jobs.improve.scorer import Runnable, Scorer
 from bitwright.jobs.opening import input_specs
 from bitwright.jobs.timing import prepare_yardstick
-from bitwright.jobs.tuning.goal import Goal, read_drop
+from bitwright.jobs.tuning.request import Goal, read_drop
 from bitwright.run import Session
 from bitwright.support import LOCAL, Engine, counted, printable, read_bytes, show_bytes
 from bitwright.verification import verify_model

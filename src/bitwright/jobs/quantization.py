@@ -14,10 +14,9 @@ from bitwright.errors import ArgumentError, OutputError, RecipeError
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.decision_log import log_decisions
-from bitwright.jobs.dynamic import leave_slower_float
 from bitwright.jobs.modes import mode_of
 from bitwright.jobs.opening import Prepared, open_model
-from bitwright.jobs.placing import plan_all_float
+from bitwright.jobs.placing import leave_slower_float, plan_all_float
 from bitwright.jobs.result import Result
 from bitwright.jobs.timing import time_result
 from bitwright.plan import QuantPlan

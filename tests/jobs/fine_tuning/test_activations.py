@@ -26,8 +26,11 @@ from bitwright.jobs.fine_tuning.activations import (  # noqa: E402
     find_learning_scales,
     smallest_factors,
 )
-from bitwright.jobs.fine_tuning.checkpoints import Checkpoints, Learned  # noqa: E402
-from bitwright.jobs.fine_tuning.segment import SegmentLearner  # noqa: E402
+from bitwright.jobs.fine_tuning.segment import (  # noqa: E402
+    Checkpoints,
+    Learned,
+    SegmentLearner,
+)
 from bitwright.jobs.fine_tuning.sequence import fine_tune  # noqa: E402
 from bitwright.learning.reports import SegmentReport  # noqa: E402
 

@@ -1,6 +1,6 @@
 """A goal of tuning, and the words that it is given in."""
 
-from bitwright.jobs.tuning.goal import Goal, read_drop, read_time
+from bitwright.jobs.tuning.request import Goal, read_drop, read_time
 
 
 def test_drops_and_times_are_read_from_words():

@@ -21,7 +21,7 @@ from bitwright.errors import ArgumentError, DataError, RecipeError, TargetError
 from bitwright.jobs import static
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.tuning import job, mixtures, plans, purposes, units
-from bitwright.jobs.tuning.goal import Goal
+from bitwright.jobs.tuning.request import Goal
 from bitwright.targets.host import detect_cpu_class
 
 UNEVEN = Path(__file__).parents[2] / "fixtures" / "uneven_digits.onnx"

@@ -10,7 +10,7 @@ from support.models import build, info, node
 import bitwright
 from bitwright.errors import DataError
 from bitwright.jobs.opening import open_model
-from bitwright.jobs.weight_only.own_samples import write_samples, writes_samples
+from bitwright.jobs.weight_only.work import write_samples, writes_samples
 from bitwright.recipe import GPTQ, Recipe, WeightOnly
 
 RECIPE = Recipe(mode="weight-only", weights=WeightOnly(rounding=GPTQ()))

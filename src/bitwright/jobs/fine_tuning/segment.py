@@ -14,7 +14,6 @@ import torch
 from bitwright.errors import ModelError, RecipeError, did_you_mean
 from bitwright.graph import opset_of
 from bitwright.jobs.fine_tuning.activations import find_learning_scales, rescale, smallest_factors
-from bitwright.jobs.fine_tuning.checkpoints import Learned
 from bitwright.jobs.fine_tuning.constants import find_constants, with_quantized_activations
 from bitwright.learning.activation_scales import ActivationScales
 from bitwright.learning.adaquant import AdaQuantLearner
@@ -30,7 +29,49 @@ from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import AdaQuant, AdaRound, FineTuning
 from bitwright.recipe.emulate import LEARNING_OPS
 from bitwright.rounding.bias_correction import find_biased_layers
+from bitwright.support import PartStore
 from bitwright.support.array_types import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a segment learned: nothing but its report where the segment was left as it was."""
+
+    report: SegmentReport
+    constants: dict[str, Array] = field(default_factory=dict)
+    scales: dict[str, Array] = field(default_factory=dict)
+    activation_scales: dict[str, float] = field(default_factory=dict)
+    """Entry of the plan -> its scale."""
+
+
+class Checkpoints(PartStore):
+    """A folder with a file for each finished segment; one without a path vanishes when closed."""
+
+    def put(self, name: str, learned: Learned) -> None:
+        """Keep a segment: all of it, or nothing."""
+        kinds = (learned.constants, learned.scales, learned.activation_scales)
+        tensors = {
+            f"{kind} {key}": np.asarray(array)
+            for kind, found in zip(_KINDS, kinds, strict=True)
+            for key, array in found.items()  # type: ignore[attr-defined]
+        }
+        self.write(name, tensors, {"report": msgspec.json.encode(learned.report).decode()})
+
+    def get(self, name: str) -> Learned:
+        """Return a segment, read from its file."""
+        arrays, notes = self.read(name)
+        found: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
+        try:
+            report = msgspec.json.decode(notes["report"], type=SegmentReport)
+            for key, array in arrays.items():
+                kind, _, tensor = key.partition(" ")
+                found[kind][tensor] = float(array) if kind == "activation" else array
+        except (msgspec.DecodeError, KeyError) as error:
+            raise self.damaged(name) from error
+        return Learned(report, *found.values())
+
+
+_KINDS = ("constant", "scale", "activation")
 
 
 @dataclass(slots=True)

@@ -21,8 +21,7 @@ import onnx_ir as ir
 from bitwright.graph import fingerprint
 from bitwright.jobs.calibration import Calibration, Evaluation, require_data
 from bitwright.jobs.compute import Compute
-from bitwright.jobs.fine_tuning.checkpoints import Checkpoints
-from bitwright.jobs.fine_tuning.segment import SegmentLearner, Tuned
+from bitwright.jobs.fine_tuning.segment import Checkpoints, SegmentLearner, Tuned
 from bitwright.jobs.fine_tuning.workers import ReadSegment, open_workers
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned

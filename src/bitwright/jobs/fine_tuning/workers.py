@@ -22,8 +22,7 @@ import torch
 
 from bitwright.errors import ModelError
 from bitwright.graph import carried_model, carry_model, load_model, save_model
-from bitwright.jobs.fine_tuning.checkpoints import Checkpoints, Learned
-from bitwright.jobs.fine_tuning.segment import SegmentLearner
+from bitwright.jobs.fine_tuning.segment import Checkpoints, Learned, SegmentLearner
 from bitwright.learning.segment_target import Rows
 from bitwright.plan import QuantPlan
 from bitwright.recipe import FineTuning

@@ -31,7 +31,7 @@ from bitwright.jobs.publishing.variants import LOADERS, VARIANTS, Loader, Varian
 from bitwright.jobs.quantization import QuantizeRequest, quantize_request
 from bitwright.jobs.report import save_report
 from bitwright.jobs.result import Result
-from bitwright.jobs.tuning.goal import check_word
+from bitwright.jobs.tuning.request import check_word
 from bitwright.recipe import Recipe
 from bitwright.recipe.host import settle_for_host
 from bitwright.support import PartStore, Progress, read_bytes, show_bytes, show_progress

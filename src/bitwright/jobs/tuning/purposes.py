@@ -24,8 +24,8 @@ from bitwright.jobs.improve.proposals.mixtures import (
     saving_kept,
     search_front,
 )
-from bitwright.jobs.tuning.goal import Goal
 from bitwright.jobs.tuning.plans import TRIMMED, Plans, decide_the_same
+from bitwright.jobs.tuning.request import Goal
 
 _T = TypeVar("_T")
 _Trying: TypeAlias = Generator[Attempt[Mix], Trail[MixCandidate], _T]

@@ -25,11 +25,11 @@ from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import TOO_LARGE, Written, assess_model, sign_model
 from bitwright.jobs.result import Result
 from bitwright.jobs.smoothing import apply_factors
-from bitwright.jobs.weight_only.accuracy_level import choose_accuracy_level
-from bitwright.jobs.weight_only.lazy import can_round_lazily, keep_in_memory, round_lazily
+from bitwright.jobs.weight_only.answers import choose_accuracy_level
 from bitwright.jobs.weight_only.mixed_bits import mix_bits
 from bitwright.jobs.weight_only.prompts import OUTPUT, with_rows
 from bitwright.jobs.weight_only.rotation import choose_rotation
+from bitwright.jobs.weight_only.rounding import can_round_lazily, keep_in_memory, round_lazily
 from bitwright.jobs.weight_only.sequence import find_scaling, round_weights
 from bitwright.jobs.weight_only.work import WeightWork
 from bitwright.learning.reports import notes_of, require_torch

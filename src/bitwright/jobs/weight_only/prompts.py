@@ -13,9 +13,9 @@ from bitwright.data import InputSpec, is_tokens
 from bitwright.errors import BitwrightError, RecipeError
 from bitwright.graph.branches import choose_by_size
 from bitwright.jobs.calibration import Calibration, Evaluation
-from bitwright.jobs.dynamic import leave_slower_float
 from bitwright.jobs.opening import Prepared
 from bitwright.jobs.output import Planned, Written, open_quantized, sign_model
+from bitwright.jobs.placing import leave_slower_float
 from bitwright.jobs.static import make_static_plan
 from bitwright.jobs.weight_only.answers import compare_answers
 from bitwright.recipe import named_recipe

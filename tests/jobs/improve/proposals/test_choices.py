@@ -7,8 +7,7 @@ import pytest
 
 from bitwright.errors import ModelError
 from bitwright.jobs.improve.loop import Attempt, improve
-from bitwright.jobs.improve.proposals.choices import choose, try_changes
-from bitwright.jobs.improve.recipes import Change, Judged
+from bitwright.jobs.improve.recipes import Change, Judged, choose, try_changes
 
 
 @dataclass(frozen=True)

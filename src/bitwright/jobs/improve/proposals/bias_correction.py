@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bitwright.jobs.improve.loop import Attempt, Trail
-from bitwright.jobs.improve.proposals.choices import Attempts, try_changes
-from bitwright.jobs.improve.recipes import Change, Judged, RecipeCandidate, RecipeMaker
+from bitwright.jobs.improve.recipes import (
+    Attempts,
+    Change,
+    Judged,
+    RecipeCandidate,
+    RecipeMaker,
+    try_changes,
+)
 from bitwright.jobs.opening import Prepared
 from bitwright.recipe import Recipe
 

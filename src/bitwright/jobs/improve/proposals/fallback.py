@@ -9,8 +9,13 @@ import msgspec
 from bitwright.assess import NodeSensitivity
 from bitwright.jobs.comparison import Measuring
 from bitwright.jobs.improve.loop import Trail
-from bitwright.jobs.improve.proposals.choices import Attempts, try_changes
-from bitwright.jobs.improve.recipes import Change, RecipeCandidate, RecipeMaker
+from bitwright.jobs.improve.recipes import (
+    Attempts,
+    Change,
+    RecipeCandidate,
+    RecipeMaker,
+    try_changes,
+)
 from bitwright.jobs.sensitivity import measure_sensitivity
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe

@@ -6,9 +6,14 @@ import msgspec
 import numpy as np
 
 from bitwright.jobs.improve.loop import Step, Trail
-from bitwright.jobs.improve.proposals.choices import Attempts, try_changes
 from bitwright.jobs.improve.proposals.fallback import measure_nodes
-from bitwright.jobs.improve.recipes import Change, RecipeCandidate, RecipeMaker
+from bitwright.jobs.improve.recipes import (
+    Attempts,
+    Change,
+    RecipeCandidate,
+    RecipeMaker,
+    try_changes,
+)
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES
 from bitwright.plan import QuantPlan
 from bitwright.recipe import AdaRound, Recipe

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from bitwright.jobs.improve.loop import Attempt, Trail
-from bitwright.jobs.improve.proposals.choices import Attempts
-from bitwright.jobs.improve.recipes import Change, Judged, RecipeCandidate, RecipeMaker
+from bitwright.jobs.improve.recipes import Attempts, Change, Judged, RecipeCandidate, RecipeMaker
 from bitwright.jobs.opening import Prepared
 from bitwright.recipe import MSE, MeanExtremes, MinMax, MinMSE, Recipe
 
