@@ -363,10 +363,7 @@ def write_encodings(
 
 @check_arguments
 def read_encodings(
-    path: str | Path,
-    *,
-    activation_signed: bool = False,
-    axes: Mapping[str, int] | None = None,
+    path: str | Path, *, activation_signed: bool = False, axes: Mapping[str, int] | None = None
 ) -> dict[str, Override]:
     """Read an encodings file of AIMET or QNN as the overrides of a recipe.
 

@@ -203,9 +203,7 @@ def take_turns(runners: Sequence[Callable[[int], _T]], rounds: Iterable[int]) ->
 
 
 def read_clock(
-    rounds: Sequence[tuple[float, float]],
-    threads: int | None = 1,
-    apart: float = SESSIONS_DIFFER,
+    rounds: Sequence[tuple[float, float]], threads: int | None = 1, apart: float = SESSIONS_DIFFER
 ) -> Clock:
     """Return the clock for the seconds of a float run and of a quantized one in each round.
 
@@ -298,9 +296,7 @@ def time_runners(
 
 
 def read_clocks(
-    rounds: Sequence[Sequence[float]],
-    threads: int | None = 1,
-    apart: float = SESSIONS_DIFFER,
+    rounds: Sequence[Sequence[float]], threads: int | None = 1, apart: float = SESSIONS_DIFFER
 ) -> list[Clock]:
     """Return the clock of each model but the first, from the seconds of all in each round.
 

@@ -17,13 +17,7 @@ from bitwright.decide.function_behind import function_behind
 from bitwright.numerics.broadcasting import along_axis, some_places
 from bitwright.rounding.bias_correction import BiasedLayer
 from bitwright.rounding.output_correction import OutputMoments, squared_error
-from bitwright.run import (
-    Extractor,
-    LayerwiseRun,
-    SessionRunner,
-    Spool,
-    open_function,
-)
+from bitwright.run import Extractor, LayerwiseRun, SessionRunner, Spool, open_function
 from bitwright.support import F64, Array, Closing
 
 VALUES = 2048

@@ -181,10 +181,7 @@ def is_sized(prepared: Prepared) -> bool:
 
 
 def estimate_parts(
-    prepared: Prepared,
-    plan: QuantPlan,
-    parts: Sequence[Collection[str]],
-    samples: Sequence[Sample],
+    prepared: Prepared, plan: QuantPlan, parts: Sequence[Collection[str]], samples: Sequence[Sample]
 ) -> PartTimes | None:
     """Return what parts of a plan take by the costs that it is placed by, each given by its nodes.
 

@@ -205,10 +205,7 @@ class NodeVariants:
             quantized = _write(prepared, plan, self.calibration)
         session = Session(quantized, providers=self.prepared.providers)
         found = compare_outputs(
-            self._float.run,
-            session.run,
-            self.samples,
-            model=self.prepared.model,
+            self._float.run, session.run, self.samples, model=self.prepared.model
         )
         return plan, found.total
 

@@ -194,12 +194,7 @@ def _take_place(old: ir.Value, new: ir.Value) -> None:
 
 
 def _floats_of(
-    node: ir.Node,
-    read: Quantizer,
-    names: NameScope,
-    axis: int | None = None,
-    *,
-    label: str = "",
+    node: ir.Node, read: Quantizer, names: NameScope, axis: int | None = None, *, label: str = ""
 ) -> ir.Value:
     """Dequantize integers before a node; `axis` counts where there are several scales."""
     source, scale = read.values, constant_of(read.scale_value)

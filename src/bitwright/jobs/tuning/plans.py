@@ -127,11 +127,7 @@ class Plans:
             assert isinstance(before, StaticMixtures)  # it follows another stage
             request.report("looking at the ranges of the units of most error")
             return trim_ranges(
-                before.prepared,
-                before.plan,
-                before.table,
-                self._choosing,
-                report=request.report,
+                before.prepared, before.plan, before.table, self._choosing, report=request.report
             )
         calibration = self._samples.calibration()
         if request.recipe.mode == "weight-only":

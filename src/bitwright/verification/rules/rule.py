@@ -23,18 +23,6 @@ Changes = dict[str, Any]
 """Options of a recipe and what they have to be, as `Recipe.replace` takes them."""
 
 
-def _all_tensors(rule: Any, view: QuantizedView) -> Iterable[Quantizer]:
-    return view.found.values()
-
-
-def _no_change(rule: Any, recipe: Recipe) -> Changes:
-    return {}
-
-
-def _no_reason(rule: Any, recipe: Recipe) -> str | None:
-    return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """One thing that rules of a class ask: what breaks it, and what a recipe does to keep it.
@@ -45,19 +33,21 @@ class Ask:
     node: Callable[[Any, QuantizedView, ir.Node], Breaches] | None = None
     """At one of the operators that are the rule's `ops`; all operators where it has none."""
     tensor: Callable[[Any, QuantizedView, Quantizer], Breaches] | None = None
-    tensors: Callable[[Any, QuantizedView], Iterable[Quantizer]] = _all_tensors
+    tensors: Callable[[Any, QuantizedView], Iterable[Quantizer]] = lambda rule, view: (
+        view.found.values()
+    )
     """Which tensors are looked at."""
     model: Callable[[Any, QuantizedView], Iterator[Breach]] | None = None
 
     needs: tuple[str, ...] = ()
     """Fields of the rule that have to be given."""
-    change: Callable[[Any, Recipe], Changes] = _no_change
+    change: Callable[[Any, Recipe], Changes] = lambda rule, recipe: {}
     """What a static recipe has to change."""
-    change_weights: Callable[[Any, Recipe], Changes] = _no_change
+    change_weights: Callable[[Any, Recipe], Changes] = lambda rule, recipe: {}
     """What a weight-only recipe has to change."""
-    why_unfit: Callable[[Any, Recipe], str | None] = _no_reason
+    why_unfit: Callable[[Any, Recipe], str | None] = lambda rule, recipe: None
     """What a static recipe has that no change makes fit."""
-    why_weights_unfit: Callable[[Any, Recipe], str | None] = _no_reason
+    why_weights_unfit: Callable[[Any, Recipe], str | None] = lambda rule, recipe: None
 
     def breaches(self, rule: Any, view: QuantizedView) -> Iterator[Breach]:
         """Return where a model breaks a rule that asks this."""

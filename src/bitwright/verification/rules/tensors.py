@@ -175,10 +175,7 @@ Tensors.ASKS = {
         tensor=_unstored, tensors=lambda rule, view: view.of_role("weight"), needs=("types",)
     ),
     "transposed_weights": Ask(
-        tensor=_untransposed,
-        tensors=_stored,
-        needs=("types",),
-        change_weights=_write_transposed,
+        tensor=_untransposed, tensors=_stored, needs=("types",), change_weights=_write_transposed
     ),
     "whole_units": Ask(tensor=_beside_floats, tensors=_stored, needs=("types",)),
     "unmixed_types": Ask(model=_mixed_types, needs=("types",)),
