@@ -19,14 +19,7 @@ from bitwright.data.files import is_sample_file
 from bitwright.data.samples import Samples
 from bitwright.data.shapes import Shapes, fix_shapes
 from bitwright.data.specs import Array, InputSpec
-from bitwright.data.token_inputs import (
-    Heads,
-    Window,
-    find_maker,
-    fixed_length,
-    is_cache,
-    maker_of,
-)
+from bitwright.data.token_inputs import Heads, Window, find_maker, fixed_length, is_cache, maker_of
 from bitwright.errors import DataError, MissingPackageError
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import check_regular_file

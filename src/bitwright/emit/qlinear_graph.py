@@ -130,12 +130,7 @@ class PairGraph:
         return insert_before(place, op_type, inputs, value, fresh, dict(attributes), domain=domain)
 
     def stored(
-        self,
-        place: ir.Node,
-        name: str,
-        integers: Array,
-        scale: float,
-        zero_point: Array,
+        self, place: ir.Node, name: str, integers: Array, scale: float, zero_point: Array
     ) -> ir.Value:
         """Return new constant integers, dequantized before a node."""
         stored = self.constant(name, integers)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bitwright.learning.fake_quantize import FakeQuantizer, RoundHalfToEven
 
@@ -37,7 +38,7 @@ class ActivationScales:
     def __len__(self) -> int:
         return len(self._logs)
 
-    def parameters(self) -> list[torch.Tensor]:
+    def parameters(self) -> list[Tensor]:
         """Return the logarithms of all factors."""
         return list(self._logs.values())
 
@@ -56,7 +57,7 @@ class ActivationScales:
         finally:
             self._ratio, self._generator = before
 
-    def quantize(self, key: str, tensor: torch.Tensor, quantizer: FakeQuantizer) -> torch.Tensor:
+    def quantize(self, key: str, tensor: Tensor, quantizer: FakeQuantizer) -> Tensor:
         """Return an activation at its nearest levels, or the part that is not dropped."""
         if key in self._logs:
             factor = _ScaleGradient.apply(self._factor(key), gradient_scale(tensor, quantizer))
@@ -73,11 +74,11 @@ class ActivationScales:
         chance = torch.rand(tensor.shape, generator=self._generator).to(tensor.device)
         return torch.where(chance < self._ratio, found, tensor)
 
-    def _factor(self, key: str) -> torch.Tensor:
+    def _factor(self, key: str) -> Tensor:
         return self._logs[key].clamp(self._lowest[key], math.log(MAX_FACTOR)).exp()
 
 
-def gradient_scale(tensor: torch.Tensor, quantizer: FakeQuantizer) -> float:
+def gradient_scale(tensor: Tensor, quantizer: FakeQuantizer) -> float:
     """Return 1 / sqrt(N Q), N the elements of one sample and Q the levels beside zero."""
     zero_point = float(quantizer.zero_point.max())
     levels = max(quantizer.high - zero_point, zero_point - quantizer.low)
@@ -89,10 +90,10 @@ class _ScaleGradient(torch.autograd.Function):  # type: ignore[misc]  # torch is
     """The same tensor, its gradient times a number."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, factor: float) -> torch.Tensor:
+    def forward(ctx: Any, tensor: Tensor, factor: float) -> Tensor:
         ctx.factor = factor
         return tensor.view_as(tensor)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient * ctx.factor, None

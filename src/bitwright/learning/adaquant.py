@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 import torch
+from torch import Tensor
 
 from bitwright.learning.fake_quantize import FakeQuantizer
 from bitwright.learning.learner import Groups, LearnedConstant, Learner
@@ -23,7 +24,7 @@ class AdaQuantLearner(Learner["_FloatConstant"]):
 
     def __init__(
         self,
-        constants: Mapping[str, tuple[torch.Tensor, FakeQuantizer]],
+        constants: Mapping[str, tuple[Tensor, FakeQuantizer]],
         method: AdaQuant,
         scales: Collection[str] = (),
     ) -> None:
@@ -42,7 +43,7 @@ class AdaQuantLearner(Learner["_FloatConstant"]):
         """
         return 1 - part if self._method.learning_rate is None else 1.0
 
-    def scales(self) -> dict[str, torch.Tensor]:
+    def scales(self) -> dict[str, Tensor]:
         """Return the scales that learned."""
         with torch.no_grad():
             return {
@@ -58,7 +59,7 @@ class _FloatConstant(LearnedConstant):
     def __init__(
         self,
         name: str,
-        tensor: torch.Tensor,
+        tensor: Tensor,
         quantizer: FakeQuantizer,
         method: AdaQuant,
         *,
@@ -77,14 +78,14 @@ class _FloatConstant(LearnedConstant):
         scales = [] if self.log_scale is None else [self.log_scale]
         return [([self._float], rate), (scales, self._method.scale_learning_rate)]
 
-    def soft(self) -> dict[str, torch.Tensor]:
+    def soft(self) -> dict[str, Tensor]:
         quantizer = self._quantizer
         if self.log_scale is not None:
             quantizer = quantizer._replace(scale=self.log_scale.exp())
         return {self._name: quantizer.nearest(self._float * self._unit)}
 
 
-def _unit(tensor: torch.Tensor, quantizer: FakeQuantizer) -> torch.Tensor:
+def _unit(tensor: Tensor, quantizer: FakeQuantizer) -> Tensor:
     """Return the step of a weight; of a bias, whose steps are tiny, what 8 bits would have."""
     if quantizer.high - quantizer.low < 1 << 17:
         return quantizer.scale.detach()

@@ -10,14 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from bitwright.learning.fake_quantize import (
-    GAMMA,
-    ZETA,
-    FakeQuantizer,
-    dequantize,
-    rounding_for,
-)
+from bitwright.learning.fake_quantize import GAMMA, ZETA, FakeQuantizer, dequantize, rounding_for
 from bitwright.learning.layer_error import GramError, LayerError
 from bitwright.learning.learner import Groups, LearnedConstant, Learner
 from bitwright.recipe import AdaRound, LearningDetails
@@ -34,7 +29,7 @@ class Bias(NamedTuple):
     """A bias that is fitted to what its layer's weights are rounded to."""
 
     name: str
-    value: torch.Tensor
+    value: Tensor
     """What it is stored as, at first."""
     quantizer: FakeQuantizer
 
@@ -46,7 +41,7 @@ class AdaRoundLearner(Learner["_Roundings"]):
 
     def __init__(
         self,
-        weights: Mapping[str, tuple[torch.Tensor, FakeQuantizer]],
+        weights: Mapping[str, tuple[Tensor, FakeQuantizer]],
         method: AdaRound,
         biases: Mapping[str, Bias] | None = None,
         details: LearningDetails = LearningDetails(),  # noqa: B008 (frozen)
@@ -67,7 +62,7 @@ class AdaRoundLearner(Learner["_Roundings"]):
                 fixed = alpha.abs() >= FROZEN
                 alpha.copy_(torch.where(fixed, alpha, alpha.clamp(-UNFROZEN, UNFROZEN)))
 
-    def add_regularizer(self, part: float) -> torch.Tensor | None:
+    def add_regularizer(self, part: float) -> Tensor | None:
         """Add the gradient of the term that draws weights to their integers, and return the term.
 
         It is steeper the larger the `part` of all steps that is done, and absent at first.
@@ -96,7 +91,7 @@ class _Roundings(LearnedConstant):
     def __init__(
         self,
         name: str,
-        weight: torch.Tensor,
+        weight: Tensor,
         quantizer: FakeQuantizer,
         bias: Bias | None,
         method: AdaRound,
@@ -123,19 +118,17 @@ class _Roundings(LearnedConstant):
         rate = self._method.learning_rate if learning_rate is None else learning_rate
         return [([self.alpha], rate), ([self._shift] if self.learns_bias else [], BIAS_RATE)]
 
-    def soft(self) -> dict[str, torch.Tensor]:
+    def soft(self) -> dict[str, Tensor]:
         """Return the weight between two integers, and its bias."""
         weight = _SoftRounding.apply(self.alpha, self._base, self._quantizer.scale)
         return {self._name: weight, **self._moved_bias()}
 
-    def hard(self) -> dict[str, torch.Tensor]:
+    def hard(self) -> dict[str, Tensor]:
         """Return the weight at one integer for each number, and its bias."""
         with torch.no_grad():
             return {self._name: self._stored(), **self._moved_bias()}
 
-    def backpropagate(
-        self, part: float, gradient_at: Callable[[torch.Tensor], torch.Tensor]
-    ) -> None:
+    def backpropagate(self, part: float, gradient_at: Callable[[Tensor], Tensor]) -> None:
         """Set its gradients from those of its layer's error and the regularizer."""
         beta, scale = _beta(self._details, part), self._quantizer.scale
         with torch.no_grad():
@@ -148,7 +141,7 @@ class _Roundings(LearnedConstant):
                 gradient.add_(slope_to_integer, alpha=-2 * beta * strength)
             self.alpha.grad = gradient.mul_(slope)
 
-    def solve(self, layer: LayerError, stored: torch.Tensor) -> bool:
+    def solve(self, layer: LayerError, stored: Tensor) -> bool:
         """Choose the roundings of a layer by itself without a step; False where it is too wide."""
         if not isinstance(layer, GramError):
             return False
@@ -158,7 +151,7 @@ class _Roundings(LearnedConstant):
         self.polish(layer, stored)
         return True
 
-    def polish(self, layer: LayerError, stored: torch.Tensor) -> None:
+    def polish(self, layer: LayerError, stored: Tensor) -> None:
         """Flip single roundings of a layer while its error falls, and fit its bias to them.
 
         Gradients bring weights to rest one by one; whether one should flip now that all others
@@ -175,30 +168,30 @@ class _Roundings(LearnedConstant):
                     layer.fix_bias(moved.reshape(-1))
                     self._descend(layer, stored)
 
-    def _descend(self, layer: LayerError, stored: torch.Tensor) -> None:
+    def _descend(self, layer: LayerError, stored: Tensor) -> None:
         up, free, step = self._choices()
         if isinstance(layer, GramError):
             change = self._base + up * step - stored
             up = layer.coordinate_descent(change, up, step, free)
         self._put(up)
 
-    def _choices(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _choices(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return which weights are up, which may flip, and by how much that moves them."""
         alpha = self.alpha
         return alpha >= 0, alpha.abs() < FROZEN, self._quantizer.scale.expand_as(alpha)
 
-    def _put(self, up: torch.Tensor) -> None:
+    def _put(self, up: Tensor) -> None:
         """Set roundings, near to their integers as `unfreeze` leaves them."""
         free = self.alpha.abs() < FROZEN
         chosen = torch.where(up, UNFROZEN, -UNFROZEN)
         self.alpha.copy_(torch.where(free, chosen, self.alpha))
 
-    def _stored(self) -> torch.Tensor:
+    def _stored(self) -> Tensor:
         """Return the weight at one integer for each number."""
         quantizer = self._quantizer
         return dequantize(self._floor + (self.alpha >= 0), quantizer.scale, quantizer.zero_point)
 
-    def _moved_bias(self) -> dict[str, torch.Tensor]:
+    def _moved_bias(self) -> dict[str, Tensor]:
         """Return the bias, if one learns."""
         if self._bias is None:
             return {}
@@ -220,20 +213,18 @@ class _SoftRounding(torch.autograd.Function):  # type: ignore[misc]  # torch is 
     """base + soft_rounding(alpha) * scale, in few passes over the weights."""
 
     @staticmethod
-    def forward(
-        ctx: Any, alpha: torch.Tensor, base: torch.Tensor, scale: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(ctx: Any, alpha: Tensor, base: Tensor, scale: Tensor) -> Tensor:
         sigmoid = torch.sigmoid(alpha)
         ctx.save_for_backward(sigmoid, scale)
         return torch.addcmul(base, _soft_rounding(sigmoid)[0], scale)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         sigmoid, scale = ctx.saved_tensors
         return _soft_rounding(sigmoid)[1].mul_(gradient).mul_(scale), None, None
 
 
-def _soft_rounding(sigmoid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _soft_rounding(sigmoid: Tensor) -> tuple[Tensor, Tensor]:
     """Return the soft rounding of a sigmoid, and its derivative: 0 where it is clipped."""
     up = (sigmoid * (ZETA - GAMMA)).add_(GAMMA)
     slope = (1 - sigmoid).mul_(sigmoid).mul_(ZETA - GAMMA)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bitwright.numerics.broadcasting import broadcast_parameters
 from bitwright.plan import Parameters
@@ -20,19 +21,19 @@ ZETA = 1.1
 GAMMA = -0.1
 """Its lower end: beyond both, weights stop at 0 and 1 and no longer move."""
 
-Round = Callable[[torch.Tensor], torch.Tensor]
+Round = Callable[[Tensor], Tensor]
 
 
 class RoundHalfToEven(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
     """Round to the nearest integer, ties to even; the gradient passes as it is."""
 
     @staticmethod
-    def forward(ctx: Any, t: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, t: Tensor) -> Tensor:
         """Round."""
         return torch.round(t)
 
     @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Any, grad_output: Tensor) -> Tensor:
         """Pass the gradient on."""
         return grad_output
 
@@ -41,13 +42,13 @@ _STRAIGHT = RoundHalfToEven.apply
 
 
 def quantize(
-    tensor: torch.Tensor,
-    scale: torch.Tensor,
-    zero_point: torch.Tensor,
+    tensor: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
     low: Any,
     high: Any,
     rounding: Round = _STRAIGHT,
-) -> torch.Tensor:
+) -> Tensor:
     """Return round(tensor / scale) + zero_point within [low, high], as whole floats.
 
     Halves are computed in float32, as ONNX Runtime does.
@@ -61,11 +62,8 @@ def quantize(
 
 
 def dequantize(
-    tensor: torch.Tensor,
-    scale: torch.Tensor,
-    zero_point: torch.Tensor,
-    dtype: torch.dtype | None = None,
-) -> torch.Tensor:
+    tensor: Tensor, scale: Tensor, zero_point: Tensor, dtype: torch.dtype | None = None
+) -> Tensor:
     """Return (tensor - zero_point) * scale, in the type of the scale if no other is given."""
     work = _work_type(tensor)
     values = (tensor.to(work) - zero_point.to(work)) * scale.to(work)
@@ -73,13 +71,13 @@ def dequantize(
 
 
 def fake_quantize(
-    tensor: torch.Tensor,
-    scale: torch.Tensor,
-    zero_point: torch.Tensor,
+    tensor: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
     low: Any,
     high: Any,
     rounding: Round = _STRAIGHT,
-) -> torch.Tensor:
+) -> Tensor:
     """Return the tensor as it reads after quantizing and dequantizing, in its own type.
 
     A scale that learns gets the gradient of a learned step size (LSQ, Esser et al. 2020, eq. 3):
@@ -87,7 +85,7 @@ def fake_quantize(
     """
     plain = rounding is _STRAIGHT and {tensor.dtype, scale.dtype} == {torch.float32}
     if plain and not scale.requires_grad:
-        found: torch.Tensor = _FakeQuantize.apply(tensor, scale, zero_point, low, high)
+        found: Tensor = _FakeQuantize.apply(tensor, scale, zero_point, low, high)
         return found
     values = quantize(tensor, scale, zero_point, low, high, rounding)
     return dequantize(values, scale, zero_point, tensor.dtype)
@@ -98,13 +96,8 @@ class _FakeQuantize(torch.autograd.Function):  # type: ignore[misc]  # torch is 
 
     @staticmethod
     def forward(
-        ctx: Any,
-        tensor: torch.Tensor,
-        scale: torch.Tensor,
-        zero_point: torch.Tensor,
-        low: Any,
-        high: Any,
-    ) -> torch.Tensor:
+        ctx: Any, tensor: Tensor, scale: Tensor, zero_point: Tensor, low: Any, high: Any
+    ) -> Tensor:
         values = (tensor / scale).round_().add_(zero_point)
         inside = values.clamp(low, high)
         if ctx.needs_input_grad[0]:
@@ -112,15 +105,15 @@ class _FakeQuantize(torch.autograd.Function):  # type: ignore[misc]  # torch is 
         return inside.sub_(zero_point).mul_(scale)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
         return gradient * ctx.saved_tensors[0], None, None, None, None
 
 
 class FakeQuantizer(NamedTuple):
     """A scale and zero point in a shape that broadcasts over a tensor, and the ends of the type."""
 
-    scale: torch.Tensor
-    zero_point: torch.Tensor
+    scale: Tensor
+    zero_point: Tensor
     low: float
     high: float
 
@@ -135,19 +128,14 @@ class FakeQuantizer(NamedTuple):
         qtype = parameters.qtype
         return cls(scale, zero_point, float(qtype.lowest), float(qtype.highest))
 
-    def nearest(self, tensor: torch.Tensor) -> torch.Tensor:
+    def nearest(self, tensor: Tensor) -> Tensor:
         """Return each value at its nearest level; gradients pass straight through."""
         return fake_quantize(tensor, self.scale, self.zero_point, self.low, self.high)
 
 
 def cast_to_type(
-    tensor: torch.Tensor,
-    scale: torch.Tensor,
-    zero_point: torch.Tensor,
-    low: Any,
-    high: Any,
-    dtype: torch.dtype,
-) -> torch.Tensor:
+    tensor: Tensor, scale: Tensor, zero_point: Tensor, low: Any, high: Any, dtype: torch.dtype
+) -> Tensor:
     """Return tensor / scale + zero_point within [low, high] as float16 or bfloat16."""
     work = _work_type(tensor)
     values = tensor.to(work) / scale.to(work) + zero_point.to(work)
@@ -160,7 +148,7 @@ def cast_to_type(
 # AdaRound -------------------------------------------------------------------------------------
 
 
-def soft_rounding(alpha: torch.Tensor) -> torch.Tensor:
+def soft_rounding(alpha: Tensor) -> Tensor:
     """Return how far each weight is rounded up: 0 is down, 1 is up.
 
     >>> soft_rounding(torch.tensor([-9.0, 0.0, 9.0]))
@@ -169,7 +157,7 @@ def soft_rounding(alpha: torch.Tensor) -> torch.Tensor:
     return torch.clamp(torch.sigmoid(alpha) * (ZETA - GAMMA) + GAMMA, 0, 1)
 
 
-def rounding_for(fraction: torch.Tensor) -> torch.Tensor:
+def rounding_for(fraction: Tensor) -> Tensor:
     """Return the alpha whose soft rounding is this fraction of a step, from 0 up to 1."""
     return -torch.log((ZETA - GAMMA) / (fraction - GAMMA) - 1)
 
@@ -177,5 +165,5 @@ def rounding_for(fraction: torch.Tensor) -> torch.Tensor:
 # Shapes and types -----------------------------------------------------------------------------
 
 
-def _work_type(tensor: torch.Tensor) -> torch.dtype:
+def _work_type(tensor: Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32

@@ -9,6 +9,7 @@ sees all of them. Layers that are too wide for a second moment keep some rows of
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from bitwright.learning.torch_graph.attributes import Attributes
 from bitwright.learning.unfolding import Unfolding, unfolding_of
@@ -33,7 +34,7 @@ ROWS, STEP_ROWS = 4096, 256
 
 
 def layer_error(
-    attributes: Attributes, weight: torch.Tensor, *, learns_bias: bool = False
+    attributes: Attributes, weight: Tensor, *, learns_bias: bool = False
 ) -> LayerError | None:
     """Return the error of a node as a function of its weight, None where that is not linear.
 
@@ -52,7 +53,7 @@ class LayerError:
     _max_rows = ROWS
     """Rows after which more samples would say nothing new."""
 
-    def __init__(self, unfolding: Unfolding, weight: torch.Tensor, learns_bias: bool) -> None:
+    def __init__(self, unfolding: Unfolding, weight: Tensor, learns_bias: bool) -> None:
         self._unfolding = unfolding
         # The outputs of a tile share a bias, but not their residuals.
         self._is_centered = learns_bias and unfolding.has_own_biases
@@ -72,7 +73,7 @@ class LayerError:
         """The error of the weights as they are: summed over outputs, a mean over rows."""
         return self._squares / max(self._count, 1)
 
-    def add(self, x: torch.Tensor, residual: torch.Tensor) -> None:
+    def add(self, x: Tensor, residual: Tensor) -> None:
         """Take samples: the layer's inputs, and what its results are short of."""
         rows, residuals = self._unfolding.rows(x), self._unfolding.results(residual)
         self._count += rows.shape[1]
@@ -82,35 +83,31 @@ class LayerError:
         self._residual_sums += residuals.sum(dim=1)
         self._add_rows(rows, residuals, self._unfolding.count(x))
 
-    def finish(self, rounding_error: torch.Tensor) -> None:
+    def finish(self, rounding_error: Tensor) -> None:
         """Make the moments ready, once all samples are taken; given float minus stored weight."""
         if self._is_centered:
             self._add_means(-1.0)
 
-    def bias(self, change: torch.Tensor) -> torch.Tensor:
+    def bias(self, change: Tensor) -> Tensor:
         """Return what to add to the bias of each output, where the weight is changed by this."""
         moved = torch.bmm(self._unfolding.matrix(change), self._input_sums[..., None])[..., 0]
         residual = (self._residual_sums - moved).div_(max(self._count, 1))
         return residual.reshape(-1, self._unfolding.outputs_per_bias).mean(dim=1)
 
-    def gradient(
-        self, change: torch.Tensor, generator: torch.Generator | None = None
-    ) -> torch.Tensor:
+    def gradient(self, change: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Return the derivative of the error where the weight is changed by this."""
         matrix = self._unfolding.matrix(change)
         return self._unfolding.folded(self._matrix_gradient(matrix, generator))
 
-    def excess(self, change: torch.Tensor, gradient: torch.Tensor) -> float:
+    def excess(self, change: Tensor, gradient: Tensor) -> float:
         """Return what a change adds to the error, given the gradient there."""
         linear = (self._unfolding.matrix(change) * self._cross_moment).sum() / self._count
         return float((change * gradient).sum() / 2 - linear)
 
-    def _add_rows(self, rows: torch.Tensor, residuals: torch.Tensor, samples: int) -> None:
+    def _add_rows(self, rows: Tensor, residuals: Tensor, samples: int) -> None:
         raise NotImplementedError
 
-    def _matrix_gradient(
-        self, matrix: torch.Tensor, generator: torch.Generator | None
-    ) -> torch.Tensor:
+    def _matrix_gradient(self, matrix: Tensor, generator: torch.Generator | None) -> Tensor:
         raise NotImplementedError
 
     def _add_means(self, share: float) -> float:
@@ -124,18 +121,18 @@ class LayerError:
 class GramError(LayerError):
     """The exact error, from the second moment (Gram matrix) of the layer's inputs."""
 
-    def __init__(self, unfolding: Unfolding, weight: torch.Tensor, learns_bias: bool) -> None:
+    def __init__(self, unfolding: Unfolding, weight: Tensor, learns_bias: bool) -> None:
         super().__init__(unfolding, weight, learns_bias)
         inputs = unfolding.inputs
         self._max_rows = max(ROWS_PER_WEIGHT * inputs, ROWS)
         self._second_moment = weight.new_zeros(unfolding.groups, inputs, inputs)
         self._samples, self._shrinkage = 0, 0.0
 
-    def _add_rows(self, rows: torch.Tensor, residuals: torch.Tensor, samples: int) -> None:
+    def _add_rows(self, rows: Tensor, residuals: Tensor, samples: int) -> None:
         self._second_moment += rows.transpose(1, 2) @ rows
         self._samples += samples
 
-    def finish(self, rounding_error: torch.Tensor) -> None:
+    def finish(self, rounding_error: Tensor) -> None:
         """Make the moments ready: without means where a bias learns, and shrunk.
 
         They are drawn toward those of inputs that are independent of each other. The fewer rows
@@ -153,7 +150,7 @@ class GramError(LayerError):
         lost = self._unfolding.matrix(rounding_error)
         self._cross_moment.mul_(kept).add_(mean[..., None] * lost)
 
-    def fix_bias(self, shift: torch.Tensor) -> None:
+    def fix_bias(self, shift: Tensor) -> None:
         """Take it that the bias has moved by this, and does not learn with the weights any more."""
         kept = 1 - self._shrinkage
         if self._is_centered:
@@ -164,9 +161,7 @@ class GramError(LayerError):
         self._residual_sums -= moved * self._count
         self._cross_moment -= kept * moved[..., None] * self._input_sums[:, None]
 
-    def round_by_gptq(
-        self, lower: torch.Tensor, up: torch.Tensor, step: torch.Tensor, free: torch.Tensor
-    ) -> torch.Tensor:
+    def round_by_gptq(self, lower: Tensor, up: Tensor, step: Tensor, free: Tensor) -> Tensor:
         """Choose for each weight whether its change is `lower`, or a `step` more.
 
         One input after the other is decided, and those to come make up for its rounding error
@@ -200,9 +195,7 @@ class GramError(LayerError):
             wanted[..., stop:] -= torch.bmm(block, updates[:, start:stop, stop:])
         return self._unfolding.folded(chosen)
 
-    def coordinate_descent(
-        self, change: torch.Tensor, up: torch.Tensor, step: torch.Tensor, free: torch.Tensor
-    ) -> torch.Tensor:
+    def coordinate_descent(self, change: Tensor, up: Tensor, step: Tensor, free: Tensor) -> Tensor:
         """Flip the rounding of single weights, a `step` up or down, while the error falls.
 
         One input after the other is tried, for all outputs at once. What is not `free` stays.
@@ -212,7 +205,7 @@ class GramError(LayerError):
         slope = torch.bmm(self._unfolding.matrix(change), second).sub_(self._cross_moment)
         chosen, steps, loose = (self._unfolding.matrix(part).clone() for part in (up, step, free))
 
-        def improving(index: int | slice) -> tuple[torch.Tensor, torch.Tensor]:
+        def improving(index: int | slice) -> tuple[Tensor, Tensor]:
             """Return which weights should flip, and by how much they would move."""
             there = (..., index)
             move = torch.where(chosen[there], -steps[there], steps[there])
@@ -229,9 +222,7 @@ class GramError(LayerError):
                 chosen[..., index] ^= flips
         return self._unfolding.folded(chosen)
 
-    def _matrix_gradient(
-        self, matrix: torch.Tensor, generator: torch.Generator | None
-    ) -> torch.Tensor:
+    def _matrix_gradient(self, matrix: Tensor, generator: torch.Generator | None) -> Tensor:
         found = torch.bmm(matrix, self._second_moment).sub_(self._cross_moment)
         return found.mul_(2 / self._count)
 
@@ -241,7 +232,7 @@ class GramError(LayerError):
         return part
 
 
-def _invert(second: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _invert(second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the inverses of second moments, their Cholesky factors, and which have none.
 
     Row by row of a factor: how inputs to come make up for one that is decided.
@@ -266,16 +257,14 @@ def _invert(second: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
 class SampledError(LayerError):
     """An estimate for wide layers: each step sees some rows of their inputs."""
 
-    def __init__(self, unfolding: Unfolding, weight: torch.Tensor, learns_bias: bool) -> None:
+    def __init__(self, unfolding: Unfolding, weight: Tensor, learns_bias: bool) -> None:
         super().__init__(unfolding, weight, learns_bias)
-        self._rows: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._rows: list[tuple[Tensor, Tensor]] = []
 
-    def _add_rows(self, rows: torch.Tensor, residuals: torch.Tensor, samples: int) -> None:
+    def _add_rows(self, rows: Tensor, residuals: Tensor, samples: int) -> None:
         self._rows.append((rows, residuals))
 
-    def _matrix_gradient(
-        self, matrix: torch.Tensor, generator: torch.Generator | None
-    ) -> torch.Tensor:
+    def _matrix_gradient(self, matrix: Tensor, generator: torch.Generator | None) -> Tensor:
         if len(self._rows) > 1:
             rows, residuals = (torch.cat(part, 1) for part in zip(*self._rows, strict=True))
             kept = torch.linspace(0, rows.shape[1] - 1, min(ROWS, rows.shape[1])).long()

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
 from bitwright.learning.layer_error import LayerError
 from bitwright.learning.optimizers import Adam
 
-Tensors = dict[str, torch.Tensor]
-Groups = list[tuple[list[torch.Tensor], float]]
+Tensors = dict[str, Tensor]
+Groups = list[tuple[list[Tensor], float]]
 """Parameters, and their learning rate."""
 
 
@@ -41,18 +42,16 @@ class LearnedConstant:
         with torch.no_grad():
             return self.soft()
 
-    def backpropagate(
-        self, part: float, gradient_at: Callable[[torch.Tensor], torch.Tensor]
-    ) -> None:
+    def backpropagate(self, part: float, gradient_at: Callable[[Tensor], Tensor]) -> None:
         """Set its gradients from those of its layer's error, where this part of steps is done."""
         [weight] = self.soft().values()
         weight.backward(gradient_at(weight.detach()))
 
-    def solve(self, layer: LayerError, stored: torch.Tensor) -> bool:
+    def solve(self, layer: LayerError, stored: Tensor) -> bool:
         """Solve for its layer without gradient steps; False where that is not possible."""
         return False
 
-    def polish(self, layer: LayerError, stored: torch.Tensor) -> None:
+    def polish(self, layer: LayerError, stored: Tensor) -> None:
         """Improve what was learned for its layer by itself, where there is a way to."""
         return
 
@@ -76,11 +75,11 @@ class Learner(Generic[Constant]):
         chosen = self._chosen(names)
         return [group for one in chosen for group in one.parameter_groups(learning_rate)]
 
-    def parameters(self) -> list[torch.Tensor]:
+    def parameters(self) -> list[Tensor]:
         """Return all that learns."""
         return [tensor for tensors, _ in self.parameter_groups(None) for tensor in tensors]
 
-    def optimizer(self, groups: Sequence[tuple[Sequence[torch.Tensor], float]]) -> Optimizer:
+    def optimizer(self, groups: Sequence[tuple[Sequence[Tensor], float]]) -> Optimizer:
         """Return what moves these parameters."""
         return Adam(groups)
 
@@ -96,7 +95,7 @@ class Learner(Generic[Constant]):
         """Return the constants as they will be stored."""
         return {name: t for one in self._chosen(names) for name, t in one.hard().items()}
 
-    def add_regularizer(self, part: float) -> torch.Tensor | None:
+    def add_regularizer(self, part: float) -> Tensor | None:
         """Add the gradient of a term that draws constants to stored values, and return the term.
 
         `part` of all steps are done. The loss is 1 where all is rounded to nearest.

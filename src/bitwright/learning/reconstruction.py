@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bitwright.learning.layer_error import LayerError
 from bitwright.learning.learner import Learner, Tensors
@@ -82,8 +83,8 @@ class _Run:
     method: FineTuning
     details: LearningDetails
     rate: float | None
-    training: torch.Tensor
-    judged: torch.Tensor
+    training: Tensor
+    judged: Tensor
     """Samples to choose by."""
     generator: torch.Generator
     best: _Best = field(init=False)
@@ -128,7 +129,7 @@ class _Run:
         optimizer = self.learner.optimizer(groups)
         best = _Best(self.learner.parameters())
 
-        def gradient_at(weight: torch.Tensor) -> torch.Tensor:
+        def gradient_at(weight: Tensor) -> Tensor:
             change = weight - stored
             gradient = layer.gradient(change, self.generator)
             if self.learner.is_hard:
@@ -189,7 +190,7 @@ class _Run:
                 return step + 1
         return steps
 
-    def _batch_loss(self, constants: Tensors, unit: float) -> torch.Tensor:
+    def _batch_loss(self, constants: Tensors, unit: float) -> Tensor:
         """Return how far samples that are chosen anew are from their targets, with gradients."""
         target, ratio, generator = self.target, self.details.drop_ratio, self.generator
         order = torch.randperm(len(self.training), generator=generator)
@@ -211,10 +212,10 @@ class _Run:
 class _Best:
     """The values of parameters when the error was smallest."""
 
-    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = parameters
         self._error = float("inf")
-        self._kept: list[torch.Tensor] = []
+        self._kept: list[Tensor] = []
 
     def offer(self, error: float) -> None:
         """Keep the parameters of now if this error is the smallest so far."""
@@ -239,7 +240,7 @@ class _Patience:
         self._best = float("inf")
         self._sum = 0.0
 
-    def is_over(self, step: int, loss: torch.Tensor) -> bool:
+    def is_over(self, step: int, loss: Tensor) -> bool:
         if step < self._start:
             return False
         self._sum += float(loss.detach())

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 
 from bitwright.learning.activation_scales import ActivationScales
 from bitwright.learning.layer_error import LayerError, layer_error
@@ -19,8 +20,8 @@ from bitwright.learning.torch_graph.executor import TorchGraph
 from bitwright.learning.torch_graph.movement import as_tensor
 from bitwright.support.array_types import Array
 
-Constants = Mapping[str, torch.Tensor]
-Change = Callable[[torch.Tensor], torch.Tensor]
+Constants = Mapping[str, Tensor]
+Change = Callable[[Tensor], Tensor]
 Rows = Mapping[str, Iterable[Array]]
 """Tensor -> what it holds, sample by sample."""
 
@@ -117,7 +118,7 @@ class SegmentTarget:
         return sizes.pop()
 
     def batches(
-        self, samples: torch.Tensor, *, floats: bool = True
+        self, samples: Tensor, *, floats: bool = True
     ) -> list[tuple[Tensors, Tensors, Tensors]]:
         """Return (quantized inputs, float inputs, targets), as one batch where they can be.
 
@@ -147,7 +148,7 @@ class SegmentTarget:
         self,
         name: str,
         constants: Constants,
-        samples: torch.Tensor,
+        samples: Tensor,
         ratio: float,
         generator: Any,
         *,
@@ -201,7 +202,7 @@ class SegmentTarget:
         weights = sum(self.fixed[name].numel() for name in names if name in self.fixed)
         return float(max(places, default=1) / stacked * weights * samples)
 
-    def distance(self, constants: Constants, samples: torch.Tensor) -> float:
+    def distance(self, constants: Constants, samples: Tensor) -> float:
         """Return the mean of what `reconstruct` minimizes, over some of these samples."""
         with torch.no_grad():
             batches = self.batches(samples[:64], floats=False)
@@ -211,7 +212,7 @@ class SegmentTarget:
                 total += sum(float(distance_between(found[name], targets[name])) for name in found)
             return total / len(batches)
 
-    def error(self, constants: Constants, samples: torch.Tensor) -> float:
+    def error(self, constants: Constants, samples: Tensor) -> float:
         """Return the mean squared error over these samples."""
         total, count = 0.0, 0
         with torch.no_grad():
@@ -223,7 +224,7 @@ class SegmentTarget:
         return total / max(count, 1)
 
 
-def distance_between(found: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def distance_between(found: Tensor, target: Tensor) -> Tensor:
     """Return the squared error, summed over channels, mean over all else.
 
     >>> distance_between(torch.ones(4, 3), torch.zeros(4, 3))

@@ -107,8 +107,7 @@ def find_segments(
 
 
 def _joined(
-    spans: Iterable[tuple[int, int]],
-    together: Callable[[tuple[int, int], tuple[int, int]], bool],
+    spans: Iterable[tuple[int, int]], together: Callable[[tuple[int, int], tuple[int, int]], bool]
 ) -> list[tuple[int, int]]:
     """Return spans, those that belong together made one."""
     found: list[tuple[int, int]] = []
@@ -222,10 +221,7 @@ class _Flow:
         return sorted(kept)
 
     def continues(
-        self,
-        segment: Sequence[int],
-        places: Iterable[int],
-        supported: Callable[[ir.Node], bool],
+        self, segment: Sequence[int], places: Iterable[int], supported: Callable[[ir.Node], bool]
     ) -> bool:
         """Whether nodes behind a segment take what it gives further, and what was there before it.
 

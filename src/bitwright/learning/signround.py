@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bitwright.learning.fake_quantize import RoundHalfToEven
 from bitwright.learning.learner import Groups, LearnedConstant, Learner, Optimizer
@@ -31,7 +32,7 @@ NEAR = 0.1
 gradients agree on it for almost all steps, somewhat earlier on that side."""
 
 _ROUND = RoundHalfToEven.apply
-Stored = Callable[[torch.Tensor], torch.Tensor]
+Stored = Callable[[Tensor], Tensor]
 
 
 class SignRoundLearner(Learner["_Blocks"]):
@@ -51,7 +52,7 @@ class SignRoundLearner(Learner["_Blocks"]):
             {name: _Blocks(name, *given, method, device) for name, given in weights.items()}
         )
 
-    def optimizer(self, groups: Sequence[tuple[Sequence[torch.Tensor], float]]) -> Optimizer:
+    def optimizer(self, groups: Sequence[tuple[Sequence[Tensor], float]]) -> Optimizer:
         """Return what steps by the signs of gradients."""
         return SignDescent(groups, limit=LIMIT)
 
@@ -85,12 +86,12 @@ class _Blocks(LearnedConstant):
         self._xp = arrays_on("torch" if device == "cpu" else device)
         count = format.blocks(self._rows)
 
-        def in_blocks(values: Array) -> torch.Tensor:
+        def in_blocks(values: Array) -> Tensor:
             padded = np.zeros((count * self._length, columns), np.float32)
             padded[: self._rows] = values
             return torch.from_numpy(padded).to(device).reshape(count, self._length, columns)
 
-        def of_blocks(values: Array) -> torch.Tensor:
+        def of_blocks(values: Array) -> Tensor:
             return torch.from_numpy(values.astype(np.float32)).to(device)[:, None]
 
         zeros = rounded.zero_points
@@ -110,7 +111,7 @@ class _Blocks(LearnedConstant):
         range_rate = self._method.range_learning_rate
         return [([self.offsets], rate), (self.factors, rate if range_rate is None else range_rate)]
 
-    def soft(self) -> dict[str, torch.Tensor]:
+    def soft(self) -> dict[str, Tensor]:
         """Return the weight as the model stores it, gradients straight through."""
         codes, scale, zero = self._quantize()
         return {self._name: self._stored(self._as_matrix((codes - zero) * scale))}
@@ -122,10 +123,10 @@ class _Blocks(LearnedConstant):
         codes = self._xp.codes(self._as_matrix(codes))
         return collect(codes, grid, self._format, self._xp)
 
-    def _as_matrix(self, blocks: torch.Tensor) -> torch.Tensor:
+    def _as_matrix(self, blocks: Tensor) -> Tensor:
         return blocks.reshape(-1, blocks.shape[-1])[: self._rows]
 
-    def _quantize(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _quantize(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return codes, scales and zero points, gradients straight through all roundings."""
         highest, zero = self._format.highest, self._zero
         if self._format.symmetric:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import torch
+from torch import Tensor
 
 from bitwright.errors import DataError, ModelError
 from bitwright.graph import opset_of
@@ -40,11 +41,7 @@ class TorchParts:
         }
         try:
             graph = TorchGraph(
-                part.graph,
-                outputs,
-                opset=opset_of(part),
-                device=self._device,
-                constants=constants,
+                part.graph, outputs, opset=opset_of(part), device=self._device, constants=constants
             )
         except ModelError:
             return None
@@ -96,15 +93,15 @@ class DeviceSpool(Rows):
         self._room += sum(tensor.nbytes for tensor in dropped if tensor.device.type != "cpu")
 
 
-def _as_fed(value: Any, device: str) -> torch.Tensor:
+def _as_fed(value: Any, device: str) -> Tensor:
     """Return a value as a tensor; floats go to the device, integers say shapes and places."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return value.to(device) if value.is_floating_point() else value
     return as_tensor(value, device)
 
 
-def _as_constant(tensor: ir.TensorProtocol, device: str) -> torch.Tensor:
+def _as_constant(tensor: ir.TensorProtocol, device: str) -> Tensor:
     """Return a constant on the device; one that is made there does not leave it."""
     made = tensor.raw() if isinstance(tensor, ir.LazyTensor) else inline_copy(tensor)
     raw = made.raw
-    return _as_fed(raw if isinstance(raw, torch.Tensor) else made.numpy(), device)
+    return _as_fed(raw if isinstance(raw, Tensor) else made.numpy(), device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
 from bitwright.decide.ops import MATRIX_PRODUCTS
 from bitwright.learning.torch_graph.attributes import Attributes
@@ -33,27 +34,27 @@ class Unfolding:
         """Whether outputs are the first axis of the weight."""
         return bool(self._attributes.integer("transB"))
 
-    def count(self, x: torch.Tensor) -> int:
+    def count(self, x: Tensor) -> int:
         """Return how many samples a layer's input holds."""
         return int(x.shape[1 if self._attributes.integer("transA") else 0])
 
-    def rows(self, x: torch.Tensor) -> torch.Tensor:
+    def rows(self, x: Tensor) -> Tensor:
         """Return what each result is a product of, (groups, rows, inputs)."""
         if self._attributes.integer("transA"):
             x = x.T
         return x.reshape(1, -1, x.shape[-1]) * self._attributes.number("alpha", 1.0)
 
-    def results(self, y: torch.Tensor) -> torch.Tensor:
+    def results(self, y: Tensor) -> Tensor:
         """Return the layer's results in the same order, (groups, rows, outputs)."""
         return y.reshape(1, -1, y.shape[-1])
 
-    def matrix(self, weight: torch.Tensor) -> torch.Tensor:
+    def matrix(self, weight: Tensor) -> Tensor:
         """Return something of the weight's shape as (groups, outputs, inputs)."""
         if self._outputs_first:
             return weight.reshape(self.groups, self.outputs, self.inputs)
         return weight.reshape(self.groups, self.inputs, self.outputs).transpose(1, 2)
 
-    def folded(self, matrix: torch.Tensor) -> torch.Tensor:
+    def folded(self, matrix: Tensor) -> Tensor:
         """Undo `matrix`."""
         return (matrix if self._outputs_first else matrix.transpose(1, 2)).reshape(self._shape)
 
@@ -63,14 +64,14 @@ class _Conv(Unfolding):
     def _outputs_first(self) -> bool:
         return True
 
-    def rows(self, x: torch.Tensor) -> torch.Tensor:
+    def rows(self, x: Tensor) -> Tensor:
         places = len(self._shape) - 2
         windows = slide(self._attributes, x, self._shape[2:])
         split = windows.reshape(x.shape[0], self.groups, -1, *windows.shape[2:])
         order = [1, 0, *range(3, 3 + places), 2, *range(3 + places, split.ndim)]
         return split.permute(order).reshape(self.groups, -1, self.inputs)
 
-    def results(self, y: torch.Tensor) -> torch.Tensor:
+    def results(self, y: Tensor) -> Tensor:
         split = y.reshape(y.shape[0], self.groups, -1, math.prod(y.shape[2:]))
         return split.permute(1, 0, 3, 2).reshape(self.groups, -1, self.outputs)
 
@@ -88,11 +89,11 @@ class _TiledConvTranspose(Unfolding):
     def _outputs_first(self) -> bool:
         return False
 
-    def rows(self, x: torch.Tensor) -> torch.Tensor:
+    def rows(self, x: Tensor) -> Tensor:
         split = x.reshape(x.shape[0], self.groups, -1, math.prod(x.shape[2:]))
         return split.permute(1, 0, 3, 2).reshape(self.groups, -1, self.inputs)
 
-    def results(self, y: torch.Tensor) -> torch.Tensor:
+    def results(self, y: Tensor) -> Tensor:
         tiles = [
             n
             for size, taps in zip(y.shape[2:], self._shape[2:], strict=True)
@@ -103,7 +104,7 @@ class _TiledConvTranspose(Unfolding):
         return split.permute(1, 0, *places, 2, *taps).reshape(self.groups, -1, self.outputs)
 
 
-def unfolding_of(attributes: Attributes, weight: torch.Tensor) -> Unfolding | None:
+def unfolding_of(attributes: Attributes, weight: Tensor) -> Unfolding | None:
     """Return a node as a product of matrices; None where it is not linear in its weight."""
     op_type = attributes.op_type
     if op_type == "Conv":

@@ -203,10 +203,7 @@ def _shard_observer(
 
 
 def as_runner(
-    model: Any,
-    tensors: Sequence[str],
-    memory_budget: int,
-    providers: Sequence[str] | None = None,
+    model: Any, tensors: Sequence[str], memory_budget: int, providers: Sequence[str] | None = None
 ) -> Runner:
     """Return what runs this model: itself if it is a runner, else sessions of ONNX Runtime."""
     if isinstance(model, Runner):

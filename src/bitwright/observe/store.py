@@ -67,9 +67,7 @@ def _in_order(content: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + content[8 + length :]
 
 
-def to_arrays(
-    sketches: Mapping[str, TensorSketch],
-) -> tuple[dict[str, Array], dict[str, str]]:
+def to_arrays(sketches: Mapping[str, TensorSketch]) -> tuple[dict[str, Array], dict[str, str]]:
     """Return the arrays of sketches, and what else there is to note of them."""
     entries: list[_Entry] = []
     arrays: dict[str, Array] = {}

@@ -95,12 +95,7 @@ def factor_hessian(
     metric = xp.zeros(rows)
     metric[places] = costs
     return HessianFactor(
-        order=places,
-        lower=lower,
-        costs=costs,
-        metric=metric,
-        act_order=act_order,
-        xp=xp,
+        order=places, lower=lower, costs=costs, metric=metric, act_order=act_order, xp=xp
     )
 
 
@@ -270,10 +265,6 @@ def _guarded(
         if not columns.shape[0]:
             return codes, grid
     scales, zeros = xp.copy(grid.scales), xp.copy(grid.zero_points)
-    for mine, theirs in (
-        (codes, nearest),
-        (scales, plain.scales),
-        (zeros, plain.zero_points),
-    ):
+    for mine, theirs in ((codes, nearest), (scales, plain.scales), (zeros, plain.zero_points)):
         mine[:, columns] = theirs[:, columns]
     return codes, BlockScales(scales, zeros)

@@ -54,15 +54,7 @@ def show_bytes(size: int) -> str:
     return f"{size} bytes"
 
 
-_BYTES = {
-    "": 1,
-    "k": 10**3,
-    "m": 10**6,
-    "g": 10**9,
-    "ki": 1 << 10,
-    "mi": 1 << 20,
-    "gi": 1 << 30,
-}
+_BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 
 def read_bytes(size: int | str) -> int:

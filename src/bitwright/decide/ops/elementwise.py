@@ -141,10 +141,7 @@ ELEMENTWISE_RULES = (
     _activation("LogSoftmax", elementwise=None, quantizable=False),
     _activation("Elu", quantizable=False),
     _activation(
-        "HardSwish",
-        saturates=lambda node: (-3.0, math.inf),
-        quantizable=False,
-        has_form=True,
+        "HardSwish", saturates=lambda node: (-3.0, math.inf), quantizable=False, has_form=True
     ),
     _activation("Mish", quantizable=False),
     _activation("Softplus", quantizable=False),

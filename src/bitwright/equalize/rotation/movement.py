@@ -114,11 +114,7 @@ def cut_by_split(tracing: Tracing, node: ir.Node, slot: Slot, span: Span) -> Non
 
 
 def _cut(
-    tracing: Tracing,
-    node: ir.Node,
-    slot: Slot,
-    span: Span,
-    parts: list[tuple[int, int, ir.Value]],
+    tracing: Tracing, node: ir.Node, slot: Slot, span: Span, parts: list[tuple[int, int, ir.Value]]
 ) -> None:
     """A node that hands on parts of the last axis: the rotated part lies within one of them."""
     if slot.is_output:

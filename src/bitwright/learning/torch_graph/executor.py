@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 
 import onnx_ir as ir
 import torch
+from torch import Tensor
 
 from bitwright.errors import ModelError
 from bitwright.learning.torch_graph.attributes import Attributes
 from bitwright.learning.torch_graph.movement import as_tensor
 from bitwright.learning.torch_graph.table import op_of, why_not
 
-Change = Callable[[torch.Tensor], torch.Tensor]
+Change = Callable[[Tensor], Tensor]
 
 
 class Step(NamedTuple):
@@ -27,7 +28,7 @@ class Step(NamedTuple):
     done: tuple[str, ...]
     """Tensors that nothing reads afterwards."""
 
-    def compute(self, known: dict[str, torch.Tensor], arguments: list[torch.Tensor | None]) -> None:
+    def compute(self, known: dict[str, Tensor], arguments: list[Tensor | None]) -> None:
         """Add the outputs to the known tensors, and drop those that nothing reads any more."""
         found = self.run(self.attributes, *arguments)
         given = found if isinstance(found, tuple) else (found,)
@@ -54,10 +55,10 @@ class TorchGraph:
         *,
         opset: int,
         device: str | torch.device = "cpu",
-        constants: Mapping[str, torch.Tensor] | None = None,
+        constants: Mapping[str, Tensor] | None = None,
     ) -> None:
         self._outputs = frozenset(outputs)
-        self.constants: dict[str, torch.Tensor] = dict(constants or {})
+        self.constants: dict[str, Tensor] = dict(constants or {})
         nodes = list(nodes)
         for node in nodes:
             if (reason := why_not(node, opset)) is not None:
@@ -74,11 +75,11 @@ class TorchGraph:
 
     def run(
         self,
-        feeds: Mapping[str, torch.Tensor],
+        feeds: Mapping[str, Tensor],
         *,
         read: Mapping[tuple[str, int], Change] | None = None,
-        constants: Mapping[str, torch.Tensor] | None = None,
-    ) -> dict[str, torch.Tensor]:
+        constants: Mapping[str, Tensor] | None = None,
+    ) -> dict[str, Tensor]:
         """Return the outputs for these feeds.
 
         `read` changes what single inputs of single nodes see: (node, index) -> a function.
@@ -100,11 +101,11 @@ class TorchGraph:
     def inputs_of(
         self,
         node: str,
-        feeds: Mapping[str, torch.Tensor],
+        feeds: Mapping[str, Tensor],
         *,
         read: Mapping[tuple[str, int], Change] | None = None,
-        constants: Mapping[str, torch.Tensor] | None = None,
-    ) -> list[torch.Tensor | None]:
+        constants: Mapping[str, Tensor] | None = None,
+    ) -> list[Tensor | None]:
         """Return what a node reads for these feeds."""
         known = dict(feeds)
         for step, arguments in self._read(known, read, constants):
@@ -115,13 +116,13 @@ class TorchGraph:
 
     def _read(
         self,
-        known: Mapping[str, torch.Tensor],
+        known: Mapping[str, Tensor],
         read: Mapping[tuple[str, int], Change] | None,
-        constants: Mapping[str, torch.Tensor] | None,
-    ) -> Iterator[tuple[Step, list[torch.Tensor | None]]]:
+        constants: Mapping[str, Tensor] | None,
+    ) -> Iterator[tuple[Step, list[Tensor | None]]]:
         """Yield each step with what it reads of the known tensors and of constants."""
         for step in self._steps:
-            arguments: list[torch.Tensor | None] = []
+            arguments: list[Tensor | None] = []
             for index, value in enumerate(step.inputs):
                 tensor = None
                 if value is not None:
@@ -150,7 +151,7 @@ class TorchGraph:
         ]
 
 
-def _find(name: str, *places: Mapping[str, torch.Tensor] | None) -> torch.Tensor:
+def _find(name: str, *places: Mapping[str, Tensor] | None) -> Tensor:
     for place in places:
         if place is not None and name in place:
             return place[name]

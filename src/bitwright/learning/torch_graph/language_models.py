@@ -7,11 +7,12 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
+from torch import Tensor
 
 from bitwright.learning.torch_graph.attributes import Attributes
 
 
-def simplified_layer_norm(a: Attributes, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+def simplified_layer_norm(a: Attributes, x: Tensor, scale: Tensor) -> Tensor:
     """SimplifiedLayerNormalization: over the root of the mean square, in float32."""
     wide = x.float()
     mean = wide.square().mean(-1, keepdim=True)
@@ -19,12 +20,8 @@ def simplified_layer_norm(a: Attributes, x: torch.Tensor, scale: torch.Tensor) -
 
 
 def skip_simplified_layer_norm(
-    a: Attributes,
-    x: torch.Tensor,
-    skip: torch.Tensor,
-    scale: torch.Tensor,
-    bias: torch.Tensor | None = None,
-) -> tuple[torch.Tensor | None, ...]:
+    a: Attributes, x: Tensor, skip: Tensor, scale: Tensor, bias: Tensor | None = None
+) -> tuple[Tensor | None, ...]:
     """SkipSimplifiedLayerNormalization: the norm of a sum, and as fourth output the sum."""
     total = x + skip if bias is None else x + skip + bias
     return simplified_layer_norm(a, total, scale), None, None, total
@@ -32,16 +29,16 @@ def skip_simplified_layer_norm(
 
 def group_query_attention(  # noqa: PLR0913 - the inputs of the operator
     a: Attributes,
-    query: torch.Tensor,
-    key: torch.Tensor | None = None,
-    value: torch.Tensor | None = None,
-    past_key: torch.Tensor | None = None,
-    past_value: torch.Tensor | None = None,
-    lengths: torch.Tensor | None = None,
-    total: torch.Tensor | None = None,
-    cosines: torch.Tensor | None = None,
-    sines: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    query: Tensor,
+    key: Tensor | None = None,
+    value: Tensor | None = None,
+    past_key: Tensor | None = None,
+    past_value: Tensor | None = None,
+    lengths: Tensor | None = None,
+    total: Tensor | None = None,
+    cosines: Tensor | None = None,
+    sines: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     """GroupQueryAttention: causal, of sequences that are padded behind or not at all."""
     heads, groups = a.integer("num_heads"), a.integer("kv_num_heads")
     if key is None or value is None:
@@ -71,7 +68,7 @@ def group_query_attention(  # noqa: PLR0913 - the inputs of the operator
     return (shares @ values).transpose(1, 2).flatten(2), k, v
 
 
-def _rotate(x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
+def _rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """Return heads [batch, heads, places, size] with the first part of each rotated."""
     half = cosines.shape[-1]
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from bitwright.learning.torch_graph.attributes import Attributes
 
-Tensors = tuple[torch.Tensor, ...]
+Tensors = tuple[Tensor, ...]
 
 
-def as_tensor(array: Any, device: str | torch.device = "cpu") -> torch.Tensor:
+def as_tensor(array: Any, device: str | torch.device = "cpu") -> Tensor:
     """Return an array as a tensor; only floats go to the device, as integers say shapes.
 
     >>> as_tensor(np.float32([1, 2]))
@@ -33,12 +34,12 @@ def torch_type(onnx_type: int) -> torch.dtype:
     return as_tensor(np.zeros((), ir.DataType(onnx_type).numpy())).dtype
 
 
-def cast(a: Attributes, x: torch.Tensor, *rest: Any) -> torch.Tensor:
+def cast(a: Attributes, x: Tensor, *rest: Any) -> Tensor:
     """Cast."""
     return x.to(torch_type(a.integer("to")))
 
 
-def reshape(a: Attributes, x: torch.Tensor, shape: torch.Tensor) -> torch.Tensor:
+def reshape(a: Attributes, x: Tensor, shape: Tensor) -> Tensor:
     """Reshape: 0 keeps a dimension, -1 is what is left."""
     wanted = shape.tolist()
     if not a.integer("allowzero"):
@@ -46,7 +47,7 @@ def reshape(a: Attributes, x: torch.Tensor, shape: torch.Tensor) -> torch.Tensor
     return x.reshape(wanted)
 
 
-def flatten(a: Attributes, x: torch.Tensor) -> torch.Tensor:
+def flatten(a: Attributes, x: Tensor) -> Tensor:
     """Flatten, always to a matrix."""
     axis = a.integer("axis", 1)
     axis = axis + x.ndim if axis < 0 else axis
@@ -54,18 +55,18 @@ def flatten(a: Attributes, x: torch.Tensor) -> torch.Tensor:
     return x.reshape(rows, int(np.prod(x.shape[axis:], dtype=np.int64)))
 
 
-def transpose(a: Attributes, x: torch.Tensor) -> torch.Tensor:
+def transpose(a: Attributes, x: Tensor) -> Tensor:
     """Transpose."""
     return x.permute(a.integers("perm") or list(reversed(range(x.ndim))))
 
 
-def squeeze(a: Attributes, x: torch.Tensor, axes: torch.Tensor | None = None) -> torch.Tensor:
+def squeeze(a: Attributes, x: Tensor, axes: Tensor | None = None) -> Tensor:
     """Squeeze."""
     given = a.integers("axes") if axes is None else axes.tolist()
     return x.squeeze(tuple(given)) if given else x.squeeze()
 
 
-def unsqueeze(a: Attributes, x: torch.Tensor, axes: torch.Tensor | None = None) -> torch.Tensor:
+def unsqueeze(a: Attributes, x: Tensor, axes: Tensor | None = None) -> Tensor:
     """Unsqueeze; axes are those of the result."""
     given = a.integers("axes") if axes is None else axes.reshape(-1).tolist()
     rank = x.ndim + len(given)
@@ -74,7 +75,7 @@ def unsqueeze(a: Attributes, x: torch.Tensor, axes: torch.Tensor | None = None) 
     return x
 
 
-def split(a: Attributes, x: torch.Tensor, sizes: torch.Tensor | None = None) -> Tensors:
+def split(a: Attributes, x: Tensor, sizes: Tensor | None = None) -> Tensors:
     """Split, into given sizes or equal parts, the last of which may be smaller."""
     axis = a.integer("axis")
     given = a.integers("split") if sizes is None else sizes.tolist()
@@ -86,12 +87,12 @@ def split(a: Attributes, x: torch.Tensor, sizes: torch.Tensor | None = None) -> 
 
 def slice_(
     a: Attributes,
-    x: torch.Tensor,
-    starts: torch.Tensor | None = None,
-    ends: torch.Tensor | None = None,
-    axes: torch.Tensor | None = None,
-    steps: torch.Tensor | None = None,
-) -> torch.Tensor:
+    x: Tensor,
+    starts: Tensor | None = None,
+    ends: Tensor | None = None,
+    axes: Tensor | None = None,
+    steps: Tensor | None = None,
+) -> Tensor:
     """Slice; negative steps run backwards."""
     first, last = (
         a.integers(name) if given is None else given.tolist()
@@ -115,7 +116,7 @@ def slice_(
     return x
 
 
-def gather(a: Attributes, x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+def gather(a: Attributes, x: Tensor, indices: Tensor) -> Tensor:
     """Gather: negative indices count from the end."""
     axis = a.integer("axis") % x.ndim
     places = indices.to(x.device, torch.int64)
@@ -126,11 +127,11 @@ def gather(a: Attributes, x: torch.Tensor, indices: torch.Tensor) -> torch.Tenso
 
 def pad(
     a: Attributes,
-    x: torch.Tensor,
-    pads: torch.Tensor | None = None,
-    value: torch.Tensor | None = None,
-    axes: torch.Tensor | None = None,
-) -> torch.Tensor:
+    x: Tensor,
+    pads: Tensor | None = None,
+    value: Tensor | None = None,
+    axes: Tensor | None = None,
+) -> Tensor:
     """Pad with a constant, the edge, or a reflection; negative pads cut off."""
     given = a.integers("pads") if pads is None else pads.tolist()
     along = range(x.ndim) if axes is None else [axis % x.ndim for axis in axes.tolist()]
@@ -153,7 +154,7 @@ def pad(
 _PAD_MODES: dict[str, Any] = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
 
 
-def depth_to_space(a: Attributes, x: torch.Tensor) -> torch.Tensor:
+def depth_to_space(a: Attributes, x: Tensor) -> Tensor:
     """DepthToSpace."""
     n, c, h, w = x.shape
     block = a.integer("blocksize")
@@ -164,7 +165,7 @@ def depth_to_space(a: Attributes, x: torch.Tensor) -> torch.Tensor:
     return split_up.reshape(n, c // block**2, h * block, w * block)
 
 
-def space_to_depth(a: Attributes, x: torch.Tensor) -> torch.Tensor:
+def space_to_depth(a: Attributes, x: Tensor) -> Tensor:
     """SpaceToDepth."""
     n, c, h, w = x.shape
     block = a.integer("blocksize")
@@ -172,32 +173,30 @@ def space_to_depth(a: Attributes, x: torch.Tensor) -> torch.Tensor:
     return split_up.reshape(n, c * block**2, h // block, w // block)
 
 
-def expand(a: Attributes, x: torch.Tensor, shape: torch.Tensor) -> torch.Tensor:
+def expand(a: Attributes, x: Tensor, shape: Tensor) -> Tensor:
     """Expand: both shapes broadcast."""
     return x.expand(torch.broadcast_shapes(x.shape, tuple(shape.tolist())))
 
 
-def range_(
-    a: Attributes, start: torch.Tensor, limit: torch.Tensor, delta: torch.Tensor
-) -> torch.Tensor:
+def range_(a: Attributes, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     """Range."""
     ends = (one.item() for one in (start, limit, delta))
     return torch.arange(*ends, dtype=start.dtype, device=start.device)
 
 
-def where(a: Attributes, mask: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def where(a: Attributes, mask: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Where."""
     device = x.device if x.is_floating_point() else mask.device
     return torch.where(mask.to(device), x, y.to(device))
 
 
-def shape_of(a: Attributes, x: torch.Tensor) -> torch.Tensor:
+def shape_of(a: Attributes, x: Tensor) -> Tensor:
     """Shape, which is always an integer tensor in main memory."""
     sizes = list(x.shape)[a.integer("start") : a.value("end")]
     return torch.tensor(sizes, dtype=torch.int64)
 
 
-def constant_of_shape(a: Attributes, shape: torch.Tensor) -> torch.Tensor:
+def constant_of_shape(a: Attributes, shape: Tensor) -> Tensor:
     """ConstantOfShape."""
     given = a.value("value")
     fill = torch.zeros(1) if given is None else as_tensor(given.numpy())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import torch
+from torch import Tensor
 
 from bitwright.learning.torch_graph.attributes import Attributes
 from bitwright.numerics.broadcasting import along_axis
@@ -27,11 +28,11 @@ def refuse_resize(node: ir.Node) -> str | None:
 
 def resize(
     a: Attributes,
-    x: torch.Tensor,
-    roi: torch.Tensor | None = None,
-    scales: torch.Tensor | None = None,
-    sizes: torch.Tensor | None = None,
-) -> torch.Tensor:
+    x: Tensor,
+    roi: Tensor | None = None,
+    scales: Tensor | None = None,
+    sizes: Tensor | None = None,
+) -> Tensor:
     """Resize by scales or to sizes."""
     if a.opset == 10:  # (X, scales), and coordinates as they were then
         scales = roi
@@ -56,9 +57,7 @@ def resize(
     return x
 
 
-def _sample(
-    x: torch.Tensor, axis: int, places: np.ndarray, a: Attributes, old_way: bool
-) -> torch.Tensor:
+def _sample(x: Tensor, axis: int, places: np.ndarray, a: Attributes, old_way: bool) -> Tensor:
     last = x.shape[axis] - 1
     if a.text("mode", "nearest") == "nearest":
         rounding = a.text("nearest_mode", "floor" if old_way else "round_prefer_floor")

@@ -7,6 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from bitwright.graph import is_training_norm
@@ -21,7 +22,7 @@ Op = Callable[..., Any]
 def unary(function: Op) -> Op:
     """Return the op of a function of one tensor."""
 
-    def apply(a: Attributes, x: torch.Tensor) -> torch.Tensor:
+    def apply(a: Attributes, x: Tensor) -> Tensor:
         return function(x)
 
     return apply
@@ -30,7 +31,7 @@ def unary(function: Op) -> Op:
 def binary(function: Op) -> Op:
     """Return the op of a function of two tensors."""
 
-    def apply(a: Attributes, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def apply(a: Attributes, x: Tensor, y: Tensor) -> Tensor:
         return function(x, y)
 
     return apply
@@ -39,7 +40,7 @@ def binary(function: Op) -> Op:
 def fold(function: Op, *, mean: bool = False) -> Op:
     """Return the op of any number of tensors, two at a time (Sum, Max, Min, Mean)."""
 
-    def apply(a: Attributes, *tensors: torch.Tensor) -> torch.Tensor:
+    def apply(a: Attributes, *tensors: Tensor) -> Tensor:
         result = tensors[0]
         for other in tensors[1:]:
             result = function(result, other)
@@ -48,26 +49,21 @@ def fold(function: Op, *, mean: bool = False) -> Op:
     return apply
 
 
-def divide(a: Attributes, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def divide(a: Attributes, x: Tensor, y: Tensor) -> Tensor:
     """Div: integers are cut off towards zero."""
     if x.is_floating_point():
         return x / y
     return torch.div(x, y, rounding_mode="trunc")
 
 
-def power(a: Attributes, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def power(a: Attributes, x: Tensor, y: Tensor) -> Tensor:
     """Pow, in the type of the base."""
     # A number as exponent has a derivative that is finite at 0; a tensor's has not.
     exponent = y.item() if y.numel() == 1 and y.ndim <= x.ndim else y
     return torch.pow(x, exponent).to(x.dtype)
 
 
-def clip(
-    a: Attributes,
-    x: torch.Tensor,
-    low: torch.Tensor | None = None,
-    high: torch.Tensor | None = None,
-) -> torch.Tensor:
+def clip(a: Attributes, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
     """Clip: bounds are inputs, or attributes before opset 11."""
     bounds = (
         a.value(name) if bound is None else bound.item()
@@ -80,7 +76,7 @@ def clip(
 def along_axis(function: Op) -> Op:
     """Return the op of a function along an axis; before opset 13 over all axes from it on."""
 
-    def apply(a: Attributes, x: torch.Tensor) -> torch.Tensor:
+    def apply(a: Attributes, x: Tensor) -> Tensor:
         if a.opset >= 13:
             return function(x, a.integer("axis", -1))
         axis = a.integer("axis", 1) % x.ndim
@@ -92,7 +88,7 @@ def along_axis(function: Op) -> Op:
 def reduce(function: Op) -> Op:
     """Return the op that reduces axes; `function` takes (tensor, axes, keepdim)."""
 
-    def apply(a: Attributes, x: torch.Tensor, axes: torch.Tensor | None = None) -> torch.Tensor:
+    def apply(a: Attributes, x: Tensor, axes: Tensor | None = None) -> Tensor:
         given: Sequence[int] = a.integers("axes") if axes is None else axes.tolist()
         if not given and a.integer("noop_with_empty_axes"):
             return x
@@ -104,9 +100,7 @@ def reduce(function: Op) -> Op:
 # Products and normalizations ------------------------------------------------------------------
 
 
-def gemm(
-    a: Attributes, x: torch.Tensor, w: torch.Tensor, c: torch.Tensor | None = None
-) -> torch.Tensor:
+def gemm(a: Attributes, x: Tensor, w: Tensor, c: Tensor | None = None) -> Tensor:
     """Return what Gemm makes."""
     x = x.T if a.integer("transA") else x
     w = w.T if a.integer("transB") else w
@@ -115,22 +109,15 @@ def gemm(
 
 
 def batch_norm(
-    a: Attributes,
-    x: torch.Tensor,
-    scale: torch.Tensor,
-    bias: torch.Tensor,
-    mean: torch.Tensor,
-    variance: torch.Tensor,
-) -> torch.Tensor:
+    a: Attributes, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor
+) -> Tensor:
     """BatchNormalization with its stored statistics."""
     return functional.batch_norm(
         x, mean, variance, scale, bias, training=False, eps=a.number("epsilon", 1e-5)
     )
 
 
-def instance_norm(
-    a: Attributes, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor
-) -> torch.Tensor:
+def instance_norm(a: Attributes, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     """Return what InstanceNormalization makes."""
     axes = tuple(range(2, x.ndim))
     centred = x - x.mean(axes, keepdim=True)
@@ -140,9 +127,7 @@ def instance_norm(
     return normal * scale.reshape(shape) + bias.reshape(shape)
 
 
-def layer_norm(
-    a: Attributes, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None
-) -> torch.Tensor:
+def layer_norm(a: Attributes, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
     """LayerNormalization; only its first output."""
     axis = a.integer("axis", -1) % x.ndim
     axes = tuple(range(axis, x.ndim))
@@ -152,7 +137,7 @@ def layer_norm(
     return normal if bias is None else normal + bias
 
 
-def lp_norm(a: Attributes, x: torch.Tensor) -> torch.Tensor:
+def lp_norm(a: Attributes, x: Tensor) -> Tensor:
     """Return what LpNormalization makes, with zeros where the norm is zero."""
     axis = a.integer("axis", -1)
     norm = torch.linalg.vector_norm(x, a.integer("p", 2), dim=axis, keepdim=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from bitwright.learning.torch_graph.attributes import Attributes
@@ -22,9 +23,7 @@ _MAX = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_po
 _AVERAGE = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
 
 
-def conv(
-    a: Attributes, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None
-) -> torch.Tensor:
+def conv(a: Attributes, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     """Conv in 1, 2 or 3 dimensions."""
     rank = w.ndim - 2
     strides, dilations = a.integers("strides", rank, 1), a.integers("dilations", rank, 1)
@@ -39,7 +38,7 @@ def conv(
     return _CONV[rank](x, w, b, strides, begins, dilations, group)
 
 
-def slide(a: Attributes, x: torch.Tensor, kernel: Sequence[int]) -> torch.Tensor:
+def slide(a: Attributes, x: Tensor, kernel: Sequence[int]) -> Tensor:
     """Return what each place of a Conv sees of its input: (batch, channels, places…, taps…)."""
     rank = len(kernel)
     strides, dilations = a.integers("strides", rank, 1), a.integers("dilations", rank, 1)
@@ -51,9 +50,7 @@ def slide(a: Attributes, x: torch.Tensor, kernel: Sequence[int]) -> torch.Tensor
     return x
 
 
-def conv_transpose(
-    a: Attributes, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None
-) -> torch.Tensor:
+def conv_transpose(a: Attributes, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     """ConvTranspose in 1, 2 or 3 dimensions."""
     rank = w.ndim - 2
     strides, dilations = a.integers("strides", rank, 1), a.integers("dilations", rank, 1)
@@ -72,7 +69,7 @@ def conv_transpose(
     return _pad(y, [-f for f in firsts], [f - t for f, t in zip(firsts, totals, strict=True)])
 
 
-def max_pool(a: Attributes, x: torch.Tensor) -> torch.Tensor:
+def max_pool(a: Attributes, x: Tensor) -> Tensor:
     """MaxPool."""
     kernel, strides, dilations = _window(a)
     begins, ends, extra = _pool_pads(a, x, kernel, strides, dilations)
@@ -81,7 +78,7 @@ def max_pool(a: Attributes, x: torch.Tensor) -> torch.Tensor:
     return _MAX[len(kernel)](x, kernel, strides, 0, dilations)
 
 
-def average_pool(a: Attributes, x: torch.Tensor) -> torch.Tensor:
+def average_pool(a: Attributes, x: Tensor) -> Tensor:
     """AveragePool: the mean of what lies inside, or of what lies inside and on the padding."""
     kernel, strides, dilations = _window(a)
     begins, ends, extra = _pool_pads(a, x, kernel, strides, dilations)
@@ -101,8 +98,8 @@ def average_pool(a: Attributes, x: torch.Tensor) -> torch.Tensor:
 
 
 def depthwise_conv(
-    x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None, strides: list[int], pads: list[int]
-) -> torch.Tensor:
+    x: Tensor, w: Tensor, b: Tensor | None, strides: list[int], pads: list[int]
+) -> Tensor:
     """Return conv2d with one filter for each channel of `x`; gradients in a third of the time."""
     y = _Depthwise.apply(x, w, strides, pads)
     return y if b is None else y + b.reshape(1, -1, 1, 1)
@@ -110,17 +107,13 @@ def depthwise_conv(
 
 class _Depthwise(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
     @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, w: torch.Tensor, strides: list[int], pads: list[int]
-    ) -> torch.Tensor:
+    def forward(ctx: Any, x: Tensor, w: Tensor, strides: list[int], pads: list[int]) -> Tensor:
         ctx.save_for_backward(x, w)
         ctx.strides, ctx.pads = strides, pads
         return functional.conv2d(x, w, None, strides, pads, 1, x.shape[1])
 
     @staticmethod
-    def backward(
-        ctx: Any, gradient: torch.Tensor
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         x, w = ctx.saved_tensors
         to_x = _to_input(ctx, x, w, gradient) if ctx.needs_input_grad[0] else None
         to_w = None
@@ -132,12 +125,12 @@ class _Depthwise(torch.autograd.Function):  # type: ignore[misc]  # torch is unt
         return to_x, to_w, None, None
 
 
-def _to_input(ctx: Any, x: torch.Tensor, w: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+def _to_input(ctx: Any, x: Tensor, w: Tensor, gradient: Tensor) -> Tensor:
     beyond = [taps - 1 - pad for taps, pad in zip(w.shape[2:], ctx.pads, strict=True)]
     if list(ctx.strides) == [1, 1] and min(beyond) >= 0:
         # Each input reaches the outputs around it: the same convolution with its filter flipped.
         return functional.conv2d(gradient, w.flip(2, 3), None, 1, beyond, 1, x.shape[1])
-    found: torch.Tensor = torch.ops.aten.convolution_backward(
+    found: Tensor = torch.ops.aten.convolution_backward(
         gradient, x, w, None, ctx.strides, ctx.pads, [1, 1], False, [0, 0], x.shape[1],
         [True, False, False],
     )[0]  # fmt: skip
@@ -153,9 +146,7 @@ def _window(a: Attributes) -> tuple[list[int], list[int], list[int]]:
     return kernel, a.integers("strides", rank, 1), a.integers("dilations", rank, 1)
 
 
-def _pad(
-    x: torch.Tensor, begins: Sequence[int], ends: Sequence[int], value: float = 0.0
-) -> torch.Tensor:
+def _pad(x: Tensor, begins: Sequence[int], ends: Sequence[int], value: float = 0.0) -> Tensor:
     """Pad the spatial axes; negative numbers cut off."""
     if not any((*begins, *ends)):
         return x
@@ -165,7 +156,7 @@ def _pad(
 
 def _pads(
     a: Attributes,
-    x: torch.Tensor,
+    x: Tensor,
     kernel: Sequence[int],
     strides: Sequence[int],
     dilations: Sequence[int],
@@ -187,7 +178,7 @@ def _pads(
 
 def _pool_pads(
     a: Attributes,
-    x: torch.Tensor,
+    x: Tensor,
     kernel: Sequence[int],
     strides: Sequence[int],
     dilations: Sequence[int],
@@ -209,8 +200,8 @@ def _pool_pads(
 
 
 def _window_sums(
-    x: torch.Tensor, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
-) -> torch.Tensor:
+    x: Tensor, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> Tensor:
     """Return the sum of each window, by channel."""
     taps: Any = torch.ones(x.shape[1], 1, *kernel, dtype=x.dtype, device=x.device)
     return _CONV[len(kernel)](x, taps, None, strides, 0, dilations, x.shape[1])
