@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import bounds_of, op_types
 from bitwright.decide.ranges.known import known_range
-from bitwright.graph.constants import float_constant_of, input_at, is_constant
+from bitwright.graph.constants import float_constant_of, input_at, is_constant, maker_of
 from bitwright.graph.half_ops import find_counters, is_float
 from bitwright.graph.subgraphs import reach, subgraphs_of
 
@@ -103,7 +103,7 @@ def _overflows(node: ir.Node) -> bool:
 
 def _bound(value: ir.Value | None) -> float:
     """Return the largest magnitude of a value, where the operator that makes it says so."""
-    maker = None if value is None else value.producer()
+    maker = maker_of(value)
     if value is None or maker is None:
         return math.inf
     ends = known_range(value) or bounds_of(maker) or (math.inf,)
@@ -112,11 +112,11 @@ def _bound(value: ir.Value | None) -> float:
 
 def _is_shifted_down(value: ir.Value | None) -> bool:
     """Return whether a value is what is left of a tensor below its largest number."""
-    node = None if value is None else value.producer()
+    node = maker_of(value)
     if node is None or node.op_type != "Sub":
         return False
     whole, largest = node.inputs
-    maker = None if largest is None else largest.producer()
+    maker = maker_of(largest)
     return maker is not None and maker.op_type == "ReduceMax" and maker.inputs[0] is whole
 
 

@@ -19,7 +19,7 @@ from bitwright.decide.layout.entries import ABSORBED
 from bitwright.decide.ops import LINEAR_OPS, rule_of
 from bitwright.errors import PlanError, did_you_mean
 from bitwright.graph import iter_values, reach
-from bitwright.graph.constants import is_constant
+from bitwright.graph.constants import is_constant, maker_of
 from bitwright.plan import NodePlan, QuantPlan, TensorPlan, WeightPlan
 
 _EDITED = "the plan says so"
@@ -166,8 +166,7 @@ class _Placement:
         while maker is not None and self._is_changed(maker):
             if not through_clips or rule_of(maker.op_type).bounds is None:
                 break
-            before = maker.inputs[0]
-            maker = None if before is None else before.producer()
+            maker = maker_of(maker.inputs[0])
         return maker
 
     def _write_before_float_clip(self, writer: ir.Node) -> None:
@@ -224,8 +223,7 @@ class _Placement:
                 return True
             if maker is not node and not rule_of(maker.op_type).keeps_scale_of(maker):
                 return False
-            value = maker.inputs[0]
-            maker = None if value is None else value.producer()
+            maker = maker_of(maker.inputs[0])
         return False
 
     def _only_quantized(self, value: ir.Value) -> bool:

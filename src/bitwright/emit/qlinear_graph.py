@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from bitwright.emit.quantized import MICROSOFT, Quantized, convert_to_contrib, to_unsigned
 from bitwright.graph import NameScope
-from bitwright.graph.constants import constant_of
+from bitwright.graph.constants import constant_of, maker_of
 from bitwright.graph.editing import add_initializer, insert_before, like, replace_value
 from bitwright.support.array_types import Array
 
@@ -31,7 +31,7 @@ class PairGraph:
 
     def operand(self, value: ir.Value | None) -> Quantized | None:
         """Return the integers behind a float value that a DequantizeLinear gives."""
-        node = None if value is None else value.producer()
+        node = maker_of(value)
         if node is None or node.op_type != "DequantizeLinear" or "block_size" in node.attributes:
             return None
         return self.quantized(node, node.inputs[0])

@@ -11,6 +11,7 @@ from bitwright.emit.qdq import Rounding, emit_qdq
 from bitwright.emit.qlinear_graph import PairGraph
 from bitwright.emit.qlinear_rules import INTEGER_OPS
 from bitwright.graph import NameScope
+from bitwright.graph.constants import maker_of
 from bitwright.graph.editing import remove_nodes, remove_unused_initializers, replace_value
 from bitwright.plan import QuantPlan
 
@@ -61,8 +62,7 @@ def _drop_idle_pairs(model: ir.Model, keep: Collection[ir.Value]) -> None:
     for node in list(model.graph.all_nodes()):
         if node.op_type != "DequantizeLinear":
             continue
-        source = node.inputs[0]
-        quantizer = None if source is None else source.producer()
+        quantizer = maker_of(node.inputs[0])
         if quantizer is None or quantizer.op_type != "QuantizeLinear":
             continue
         value, output = quantizer.inputs[0], node.outputs[0]

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import MATRIX_PRODUCTS
 from bitwright.graph import NameScope, weight_of
-from bitwright.graph.constants import constant_tensor, input_at
+from bitwright.graph.constants import constant_tensor, input_at, maker_of
 from bitwright.graph.editing import remove_nodes, replace_constant
 from bitwright.graph.tensors import inline_copy, lazy_tensor
 from bitwright.support.array_types import F64, Array
@@ -78,8 +78,7 @@ def replace_weight(
     node: ir.Node, index: int, content: Array | ir.TensorProtocol, name: str, names: NameScope
 ) -> None:
     """Give a node another constant; a Transpose that nothing reads any more goes."""
-    old = input_at(node, index)
-    maker = None if old is None else old.producer()
+    maker = maker_of(input_at(node, index))
     replace_constant(node, index, content, name, names)
     if maker is not None and maker.op_type == "Transpose" and not maker.outputs[0].uses():
         remove_nodes([maker])

@@ -19,7 +19,7 @@ from bitwright.decide.ops import op_types
 from bitwright.decide.ops.linear import LinearNode
 from bitwright.equalize.constants import matrix_of, read_inline
 from bitwright.graph import NameScope
-from bitwright.graph.constants import float_constant_of, input_at, is_private
+from bitwright.graph.constants import float_constant_of, input_at, is_private, maker_of
 from bitwright.graph.editing import add_initializer, insert_behind_value, replace_constant
 from bitwright.numerics.scales import fits
 from bitwright.support.array_types import F64, Array
@@ -105,7 +105,7 @@ def find_shift(source: ir.Value, readers: Sequence[ir.Node], shifts: F64) -> Shi
 
 def _bias_behind(value: ir.Value | None, channels: int) -> _Place | None:
     """Return the constant that the node which computes a tensor adds to its channels."""
-    node = None if value is None else value.producer()
+    node = maker_of(value)
     if node is None or node.domain or value is not node.outputs[0]:
         return None
     if node.op_type == "Add":

@@ -15,6 +15,11 @@ def input_at(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
 
 
+def maker_of(value: ir.Value | None) -> ir.Node | None:
+    """Return the node that computes a value; None where it has none, or where there is no value."""
+    return None if value is None else value.producer()
+
+
 def constant_tensor(value: ir.Value | None, *, defaults: bool = False) -> ir.TensorProtocol | None:
     """Return the tensor of a constant, which is not read yet, or None for what is computed.
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph import iter_values
-from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph.constants import constant_of, input_at, maker_of
 from bitwright.graph.quantized_ops import DEQUANTIZERS, FIX_NEURONS, INTEGER_OPS, QUANTIZERS
 from bitwright.numerics.quantize import dequantize
 from bitwright.numerics.types import QTYPES, QType
@@ -168,8 +168,7 @@ class Quantizers:
 
     def quantizer_before(self, node: ir.Node, index: int) -> Quantizer | None:
         """Return the dequantizer through which a node reads an input."""
-        value = input_at(node, index)
-        maker = None if value is None else value.producer()
+        maker = maker_of(input_at(node, index))
         if maker is None or maker.op_type not in DEQUANTIZERS | FIX_NEURONS:
             return None
         return self.found.get(maker)

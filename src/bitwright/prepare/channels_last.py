@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import op_types
 from bitwright.decide.ops.matching import private_reader
-from bitwright.graph.constants import constant_of, input_at, is_constant, is_private
+from bitwright.graph.constants import constant_of, input_at, is_constant, is_private, maker_of
 from bitwright.graph.editing import drop_if_unused, insert_behind_value, like, remove_nodes
 from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import reach
@@ -113,8 +113,7 @@ def _comes_channels_last(value: ir.Value) -> bool:
     """Whether the model itself transposes an output to NHWC."""
     node = value.producer()
     while node is not None and node.op_type in _UNARY | {"Cast", "Identity"}:
-        source = node.inputs[0]
-        node = None if source is None else source.producer()
+        node = maker_of(node.inputs[0])
     return _is_transpose(node, _TO_LAST)
 
 
@@ -176,8 +175,7 @@ def _cancel(transpose: ir.Node) -> bool:
             continue
         result, source = reader.outputs[0], transpose.inputs[0]
         if result.is_graph_output():
-            producer = None if source is None else source.producer()
-            if source is None or producer is None or source.is_graph_output():
+            if source is None or source.producer() is None or source.is_graph_output():
                 continue  # the model would return its own input
             source.name, result.name = result.name, source.name
         assert source is not None
@@ -192,8 +190,7 @@ def _cancel(transpose: ir.Node) -> bool:
 def _cancel_before(output: ir.Value) -> None:
     """Drop the Transpose that an output was given, where it undoes one of the model's own."""
     transpose = output.producer()
-    source = transpose.inputs[0] if _is_transpose(transpose, _TO_LAST) else None
-    before = None if source is None else source.producer()
+    before = maker_of(transpose.inputs[0]) if _is_transpose(transpose, _TO_LAST) else None
     if _is_transpose(before, _TO_FIRST):
         _cancel(before)
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import rule_of
 from bitwright.decide.ops.matching import index_of, least_rank, private_reader
-from bitwright.graph.constants import constant_tensor, float_constant_of, is_constant
+from bitwright.graph.constants import constant_tensor, float_constant_of, is_constant, maker_of
 from bitwright.graph.editing import remove_nodes, replace_constant
 from bitwright.graph.names import NameScope
 from bitwright.graph.subgraphs import iter_graphs
@@ -219,5 +219,4 @@ def _is_spelled_out(value: ir.Value) -> bool:
 
 
 def _producers(node: ir.Node) -> list[ir.Node]:
-    found = [None if value is None else value.producer() for value in node.inputs]
-    return [producer for producer in found if producer is not None]
+    return [producer for producer in map(maker_of, node.inputs) if producer is not None]

@@ -23,7 +23,7 @@ from bitwright.decide.ops.matching import (
     squared,
     step,
 )
-from bitwright.graph.constants import constant_of, is_private
+from bitwright.graph.constants import constant_of, is_private, maker_of
 from bitwright.graph.shapes import element_type, static_shape
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
@@ -94,7 +94,7 @@ def _widens_to(expand: ir.Node, x: ir.Value, matched: Matched) -> bool:
     fixed = constant_of(target)
     if fixed is not None:
         return tuple(int(size) for size in fixed) == static_shape(x)
-    shape = None if target is None else target.producer()
+    shape = maker_of(target)
     if shape is None or shape.op_type != "Shape" or shape.inputs[0] is not x or shape.attributes:
         return False
     if target is not None and is_private(target):

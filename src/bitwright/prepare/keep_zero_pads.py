@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph.constants import constant_of, input_at, maker_of
 from bitwright.graph.shapes import static_shape
 from bitwright.graph.subgraphs import reach
 from bitwright.prepare.passes import Scope, rewrites
@@ -54,7 +54,7 @@ def _is_fixed(value: ir.Value | None) -> bool:
     """Return whether a value follows from constants and from shapes without an open size."""
 
     def sources(each: ir.Value | None) -> Sequence[ir.Value | None]:
-        node = None if each is None else each.producer()
+        node = maker_of(each)
         return () if node is None or node.op_type == "Shape" else node.inputs
 
     return all(_is_known(each) for each in reach([value], sources) if each is not None)

@@ -7,6 +7,7 @@ import re
 import onnx_ir as ir
 
 from bitwright.emit.quantized import MICROSOFT
+from bitwright.graph.constants import maker_of
 
 # The input of each operator that its weight is.
 _WEIGHTS = {"MatMulNBits": 1, "GatherBlockQuantized": 0}
@@ -29,8 +30,7 @@ def name_as_peer(model: ir.Model) -> None:
 
 
 def _dequantizer_of(node: ir.Node) -> ir.Node | None:
-    weight = node.inputs[1]
-    producer = None if weight is None else weight.producer()
+    producer = maker_of(node.inputs[1])
     if producer is None or producer.op_type != "DequantizeLinear":
         return None
     return producer if "block_size" in producer.attributes else None

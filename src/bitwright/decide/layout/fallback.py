@@ -14,7 +14,7 @@ import onnx_ir as ir
 from bitwright.decide.layout.entries import Layout
 from bitwright.decide.ops import op_types
 from bitwright.graph import reach
-from bitwright.graph.constants import constant_of
+from bitwright.graph.constants import constant_of, maker_of
 from bitwright.support.wording import counted
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _is_sentinel(value: ir.Value) -> bool:
 
 def _tensors_before_softmax(model: ir.Model) -> set[str]:
     def carried(value: ir.Value | None) -> Iterable[ir.Value | None]:
-        producer = None if value is None else value.producer()
+        producer = maker_of(value)
         return producer.inputs if producer is not None and producer.op_type in _CARRIERS else ()
 
     nodes = (n for n in model.graph.all_nodes() if n.op_type in ("Softmax", "LogSoftmax"))

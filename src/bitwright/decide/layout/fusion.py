@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from bitwright.graph.constants import maker_of
 from bitwright.recipe import Recipe
 from bitwright.targets.npu_operations import (
     FUSED_PRODUCERS,
@@ -31,8 +32,7 @@ def fused_reader(value: ir.Value, recipe: Recipe) -> ir.Node | None:
     if reader.op_type not in recipe.place.fuse_activations or reader.inputs[0] is not value:
         return None
     if is_simulation(maker):
-        before = maker.inputs[0]
-        maker = None if before is None else before.producer()
+        maker = maker_of(maker.inputs[0])
     if maker is None or maker.op_type not in FUSED_PRODUCERS:
         return None
     if reader.op_type == "Clip" and clip_bounds(reader) not in _FREE_CLIPS:

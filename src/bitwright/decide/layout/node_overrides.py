@@ -11,7 +11,7 @@ from bitwright.decide.layout.entries import Layout
 from bitwright.decide.layout.selection import Selector
 from bitwright.decide.ops import RULES, rule_of
 from bitwright.errors import RecipeError
-from bitwright.graph.constants import is_constant
+from bitwright.graph.constants import is_constant, maker_of
 from bitwright.numerics.types import QType
 from bitwright.recipe import Override, Recipe
 
@@ -55,8 +55,7 @@ def spread_types(
     read = {name: asked.get(name, default) for name in plans}
     for node in nodes:
         if node.name in plans and node.name not in asked and _clips(node):
-            source = node.inputs[0]
-            maker = None if source is None else source.producer()
+            maker = maker_of(node.inputs[0])
             if maker is not None and maker.name in read:
                 read[node.name] = _widest((default, _written_type(maker, layout, read)))
     readers: dict[str, list[str]] = {}

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from bitwright.decide.ops import CONVOLUTIONS, op_types
-from bitwright.graph.constants import constant_of, float_constant_of, input_at, is_private
+from bitwright.graph.constants import constant_of, float_constant_of, input_at, is_private, maker_of
 from bitwright.support.array_types import Array
 from bitwright.targets.npu_operations import clip_bounds
 
@@ -35,7 +35,7 @@ class Matched(list[ir.Node]):
 
 def step(value: ir.Value | None, op_type: str, matched: Matched) -> ir.Node | None:
     """Return the standard node of this type that writes a value, and count it as matched."""
-    node = None if value is None else value.producer()
+    node = maker_of(value)
     if node is None or node.op_type != op_type or node.domain:
         return None
     matched.append(node)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import LINEAR_OPS
 from bitwright.graph import reach
-from bitwright.graph.constants import input_at, is_constant
+from bitwright.graph.constants import input_at, is_constant, maker_of
 from bitwright.graph.quantized_ops import DEQUANTIZERS, INTEGER_OPS, QUANTIZERS
 from bitwright.recipe.sizes import AttentionSizes, ConvolutionSizes, SizeRule, SmallProducts
 
@@ -135,10 +135,9 @@ def _is_stored(value: ir.Value) -> bool:
 
 def _maker(value: ir.Value | None, through: frozenset[str]) -> ir.Node | None:
     """Return the node that a value comes from, before nodes of some types."""
-    maker = None if value is None else value.producer()
+    maker = maker_of(value)
     while maker is not None and maker.op_type in through and maker.inputs:
-        value = maker.inputs[0]
-        maker = None if value is None else value.producer()
+        maker = maker_of(maker.inputs[0])
     return maker
 
 

@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from bitwright.decide.ops import OPERATORS, op_types
-from bitwright.graph.constants import constant_of, input_at, is_constant
+from bitwright.graph.constants import constant_of, input_at, is_constant, maker_of
 from bitwright.graph.packed_weights import packed_weight
 from bitwright.graph.quantized_ops import (
     DEQUANTIZERS,
@@ -192,8 +192,7 @@ class QuantizedView(Quantizers):
         if (stored := stored_weight(maker)) is not None:
             return stored.numbers()
         # A weight may be kept in float behind a pair.
-        source = maker.inputs[0]
-        quantizer = None if source is None else source.producer()
+        quantizer = maker_of(maker.inputs[0])
         if quantizer is None or quantizer.op_type not in QUANTIZERS:
             return None
         return None if constant_of(quantizer.inputs[0]) is None else self._through_pair(maker)
@@ -311,8 +310,7 @@ def _readers(node: ir.Node) -> Iterator[ir.Node]:
 
 def _makers(node: ir.Node) -> Iterator[ir.Node]:
     """Return the operator that a pair quantizes the result of, through other pairs."""
-    value = input_at(node, 0)
-    maker = None if value is None else value.producer()
+    maker = maker_of(input_at(node, 0))
     if maker is not None and maker.op_type not in _PAIRS:
         yield maker
     elif maker is not None:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from bitwright.decide.ops import CONVOLUTIONS, OPERATORS
 from bitwright.decide.placement.convolutions import BLOCK, float_convolution
 from bitwright.decide.placement.shapes import Shape, is_stored, shape_of
-from bitwright.graph.constants import is_private
+from bitwright.graph.constants import is_private, maker_of
 
 # ConvActivationFusion and GemmActivationFusion of the runtime.
 _OF_CONV = frozenset("Relu Clip Sigmoid Tanh LeakyRelu HardSigmoid HardSwish".split())
@@ -65,7 +65,7 @@ def integer_host(node: ir.Node) -> ir.Node | None:
 
 def in_blocks(value: ir.Value | None) -> bool:
     """Return whether the float model has a value in blocks of channels."""
-    node = None if value is None else value.producer()
+    node = maker_of(value)
     if node is None:
         return False
     op = node.op_type
@@ -114,14 +114,13 @@ def is_image(value: ir.Value) -> bool:
             return node is not None
         rule = OPERATORS.get(node.op_type)
         passes = rule is not None and (rule.elementwise or node.op_type in ("Concat", "Resize"))
-        source = node.inputs[0] if passes and node.inputs else None
-        node = None if source is None else source.producer()
+        node = maker_of(node.inputs[0]) if passes and node.inputs else None
     return False
 
 
 def stands_by_convolution(node: ir.Node) -> bool:
     """Return whether a Conv, or what only clips behind one, is beside a node."""
-    before = None if node.inputs[0] is None else node.inputs[0].producer()
+    before = maker_of(node.inputs[0])
     if before is not None and before.op_type in _CLIPS and before.inputs[0] is not None:
         before = before.inputs[0].producer()
     readers = [use.node for output in node.outputs for use in output.uses()]

@@ -27,7 +27,7 @@ from bitwright.decide.placement.kernels import (
     quantize_work,
 )
 from bitwright.graph import iter_values
-from bitwright.graph.constants import is_constant
+from bitwright.graph.constants import is_constant, maker_of
 from bitwright.plan import NodePlan
 from bitwright.targets.costs import CostTable, Work
 
@@ -274,7 +274,7 @@ class _Sites:
 
     def _bind(self, node: ir.Node) -> Iterable[Price]:
         """Keep a node in integers only with its neighbours."""
-        maker = None if node.inputs[0] is None else node.inputs[0].producer()
+        maker = maker_of(node.inputs[0])
         around = [FLOAT if maker is None else self._side(maker)]
         around += [self._side(use.node) for use in node.outputs[0].uses()]
         for other in dict.fromkeys(around):

@@ -13,7 +13,7 @@ import math
 import onnx_ir as ir
 
 from bitwright.decide.ops import OPERATORS, bounds_of
-from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph.constants import constant_of, input_at, maker_of
 
 _MARGIN = 1.1
 """Room beside the observed extremes for values that no sample had. All of the known range would
@@ -25,8 +25,7 @@ def known_range(value: ir.Value) -> tuple[float, float] | None:
     node = value.producer()
     rule = None if node is None else OPERATORS.get(node.op_type)
     while node is not None and rule is not None and rule.moves and rule.data == (0,):
-        source = node.inputs[0]
-        node = None if source is None else source.producer()
+        node = maker_of(node.inputs[0])
         rule = None if node is None else OPERATORS.get(node.op_type)
     if node is None or rule is None or rule.domain != node.domain:
         return None

@@ -24,7 +24,7 @@ from bitwright.emit.forms.layers import IntegerConv, integer_conv, store
 from bitwright.emit.qlinear_graph import PairGraph
 from bitwright.emit.quantized import Quantized
 from bitwright.graph.channel_moves import MOVES, ChannelReader, channel_readers
-from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph.constants import constant_of, input_at, maker_of
 from bitwright.support.array_types import Array
 
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
@@ -162,8 +162,7 @@ class _Shuffle:
 def _reorder_rows(graph: PairGraph, conv: ir.Node, order: Array) -> None:
     """Give a convolution its filters and its bias in another order."""
     for index in (1, 2):
-        value = input_at(conv, index)
-        dequantizer = None if value is None else value.producer()
+        dequantizer = maker_of(input_at(conv, index))
         if dequantizer is not None:
             arrays = [constant_of(number) for number in dequantizer.inputs]
             rows = {p: a[order] for p, a in enumerate(arrays) if a is not None and a.size > 1}

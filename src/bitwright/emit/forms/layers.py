@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from bitwright.emit.qlinear_graph import PairGraph
 from bitwright.emit.quantized import Quantized
-from bitwright.graph.constants import input_at
+from bitwright.graph.constants import input_at, maker_of
 from bitwright.graph.editing import copy_node, like, replace_constant
 from bitwright.graph.quantizers import Quantizer, stored_weight
 from bitwright.support.array_types import Array
@@ -71,8 +71,7 @@ def integer_conv(graph: PairGraph, node: ir.Node) -> IntegerConv | None:
 
 
 def _stored(node: ir.Node, index: int) -> Quantizer | None:
-    value = input_at(node, index)
-    dequantizer = None if value is None else value.producer()
+    dequantizer = maker_of(input_at(node, index))
     if dequantizer is None or dequantizer.op_type != "DequantizeLinear":
         return None
     stored = stored_weight(dequantizer)

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from bitwright.decide.ops.channel_ties import ChannelTies, Convolved, Layout
 from bitwright.emit.forms.layers import IntegerConv, integer_conv, store
 from bitwright.emit.qlinear_graph import PairGraph
-from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph.constants import constant_of, input_at, maker_of
 from bitwright.support.array_types import Array
 
 
@@ -62,8 +62,7 @@ def _add_rows(
     graph: PairGraph, node: ir.Node, index: int, integers: Array, rows: Layout, scale: float
 ) -> None:
     """Store integers with more rows of zeros, and scales and zero points where each row has one."""
-    value = node.inputs[index]
-    dequantizer = None if value is None else value.producer()
+    dequantizer = maker_of(node.inputs[index])
     assert dequantizer is not None
     arrays, zero = {}, 0
     for place, number in enumerate((scale, 0), start=1):

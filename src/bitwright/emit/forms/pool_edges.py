@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from bitwright.emit.qlinear_graph import PairGraph
 from bitwright.emit.quantized import Quantized
-from bitwright.graph.constants import constant_of
+from bitwright.graph.constants import constant_of, maker_of
 from bitwright.graph.editing import insert_before, like
 
 _MARGIN = 0.3
@@ -61,10 +61,9 @@ def _float_source(integers: Quantized) -> ir.Value | None:
     if quantizer is None or quantizer.op_type != "QuantizeLinear":
         return None
     value = quantizer.inputs[0]
-    maker = None if value is None else value.producer()
-    inputs = () if maker is None else maker.inputs
-    dequantizers = [v.producer() for v in inputs if v is not None]
-    is_integer = any(n is not None and n.op_type == "DequantizeLinear" for n in dequantizers)
+    maker = maker_of(value)
+    makers = () if maker is None else map(maker_of, maker.inputs)
+    is_integer = any(n is not None and n.op_type == "DequantizeLinear" for n in makers)
     return None if is_integer else value
 
 

@@ -25,7 +25,7 @@ from bitwright.equalize.rotation.rules import trace
 from bitwright.equalize.rotation.tracing import Fold, Tracing
 from bitwright.equalize.shifting import Shift
 from bitwright.graph import NameScope
-from bitwright.graph.constants import float_constant_of, input_at
+from bitwright.graph.constants import float_constant_of, input_at, maker_of
 from bitwright.graph.editing import replace_constant
 from bitwright.numerics.orthogonal import Orthogonal, OrthogonalKind, make_orthogonal
 from bitwright.plan import Rotation
@@ -148,7 +148,7 @@ def _shared_tables(tracing: Tracing) -> int:
 
 def _stored(value: ir.Value | None) -> ir.Value | None:
     """Return the initializer that is read, perhaps through a Transpose."""
-    maker = None if value is None else value.producer()
+    maker = maker_of(value)
     return value if maker is None else maker.inputs[0]
 
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import MATRIX_PRODUCTS
 from bitwright.equalize.constants import read_inline, transposed
-from bitwright.graph.constants import constant_tensor, input_at
+from bitwright.graph.constants import constant_tensor, input_at, maker_of
 
 
 class Refused(Exception):
@@ -76,7 +76,7 @@ def constant_behind(value: ir.Value | None) -> ir.TensorProtocol | None:
     tensor = constant_tensor(value)
     if tensor is not None:
         return tensor if tensor.dtype.is_floating_point() else None
-    maker = None if value is None else value.producer()
+    maker = maker_of(value)
     if maker is None or maker.domain or maker.op_type != "Transpose":
         return None
     source = constant_tensor(maker.inputs[0])
