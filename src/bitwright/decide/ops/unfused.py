@@ -132,27 +132,24 @@ def _has_no_kernel(c: _NodeContext) -> Iterator[str]:
         yield f"ONNX Runtime resizes integers by the nearest only, not {mode}"
 
 
-def _reads_float(c: _NodeContext) -> Iterator[str]:
+def _has_other_integers(c: _NodeContext) -> Iterator[str]:
     for place, quantizer in zip(c.places, c.inputs, strict=True):
         value = c.node.inputs[place]
         if quantizer is None and value is not None:
             yield f"its input {value.name!r} is float: it has no Q/DQ pair"
-
-
-def _has_computed_parameters(c: _NodeContext) -> Iterator[str]:
     for quantizer in (*c.inputs, *c.outputs):
         scale = None if quantizer is None else quantizer.node.inputs[1]
         if scale is not None and scale.producer() is not None:
             yield f"the scale {scale.name!r} is computed at run time"
-
-
-def _has_other_width(c: _NodeContext) -> Iterator[str]:
     for quantizer in (*c.inputs, *c.outputs):
         kind = None if quantizer is None else quantizer.stored_type
         if kind is None or kind in _BYTES:
             continue
         if c.op not in _MOVING or c.op in ("MaxPool", "Resize"):
             yield f"ONNX Runtime's {c.op} works on 8 bits only, and not on {kind.name.lower()}"
+    for quantizer in c.activations:
+        if quantizer.scale is not None and quantizer.scale.size > 1 and c.op != "MatMul":
+            yield f"its activations have {quantizer.scale.size} scales, one for each channel"
 
 
 def _keeps_activation(c: _NodeContext) -> Iterator[str]:
@@ -168,12 +165,6 @@ def _keeps_activation(c: _NodeContext) -> Iterator[str]:
                 f"{int(zero_point.reshape(-1)[0])} and not {lowest}"
             )
     yield f"{fused.value} stands between it and its quantizer, and has no pair of its own"
-
-
-def _has_many_scales(c: _NodeContext) -> Iterator[str]:
-    for quantizer in c.activations:
-        if quantizer.scale is not None and quantizer.scale.size > 1 and c.op != "MatMul":
-            yield f"its activations have {quantizer.scale.size} scales, one for each channel"
 
 
 def _has_split_weight(c: _NodeContext) -> Iterator[str]:
@@ -254,10 +245,7 @@ def _changes_scale(c: _NodeContext) -> Iterator[str]:
 _RULES: tuple[Callable[[_NodeContext], Iterator[str]], ...] = (
     _has_no_kernel,
     _keeps_activation,
-    _reads_float,
-    _has_computed_parameters,
-    _has_other_width,
-    _has_many_scales,
+    _has_other_integers,
     _has_split_weight,
     _writes_float,
     _mixes_types,

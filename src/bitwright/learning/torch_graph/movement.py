@@ -34,11 +34,6 @@ def torch_type(onnx_type: int) -> torch.dtype:
     return as_tensor(np.zeros((), ir.DataType(onnx_type).numpy())).dtype
 
 
-def cast(a: Attributes, x: Tensor, *rest: Any) -> Tensor:
-    """Cast."""
-    return x.to(torch_type(a.integer("to")))
-
-
 def reshape(a: Attributes, x: Tensor, shape: Tensor) -> Tensor:
     """Reshape: 0 keeps a dimension, -1 is what is left."""
     wanted = shape.tolist()
@@ -53,11 +48,6 @@ def flatten(a: Attributes, x: Tensor) -> Tensor:
     axis = axis + x.ndim if axis < 0 else axis
     rows = int(np.prod(x.shape[:axis], dtype=np.int64))
     return x.reshape(rows, int(np.prod(x.shape[axis:], dtype=np.int64)))
-
-
-def transpose(a: Attributes, x: Tensor) -> Tensor:
-    """Transpose."""
-    return x.permute(a.integers("perm") or list(reversed(range(x.ndim))))
 
 
 def squeeze(a: Attributes, x: Tensor, axes: Tensor | None = None) -> Tensor:
@@ -171,11 +161,6 @@ def space_to_depth(a: Attributes, x: Tensor) -> Tensor:
     block = a.integer("blocksize")
     split_up = x.reshape(n, c, h // block, block, w // block, block).permute(0, 3, 5, 1, 2, 4)
     return split_up.reshape(n, c * block**2, h // block, w // block)
-
-
-def expand(a: Attributes, x: Tensor, shape: Tensor) -> Tensor:
-    """Expand: both shapes broadcast."""
-    return x.expand(torch.broadcast_shapes(x.shape, tuple(shape.tolist())))
 
 
 def range_(a: Attributes, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:

@@ -19,22 +19,9 @@ from bitwright.learning.torch_graph.language_models import LANGUAGE_OPS, why_not
 Op = Callable[..., Any]
 
 
-def unary(function: Op) -> Op:
-    """Return the op of a function of one tensor."""
-
-    def apply(a: Attributes, x: Tensor) -> Tensor:
-        return function(x)
-
-    return apply
-
-
-def binary(function: Op) -> Op:
-    """Return the op of a function of two tensors."""
-
-    def apply(a: Attributes, x: Tensor, y: Tensor) -> Tensor:
-        return function(x, y)
-
-    return apply
+def plain(function: Op) -> Op:
+    """Return the op of a function of tensors, without attributes."""
+    return lambda a, *tensors: function(*tensors)
 
 
 def fold(function: Op, *, mean: bool = False) -> Op:
@@ -47,13 +34,6 @@ def fold(function: Op, *, mean: bool = False) -> Op:
         return result / len(tensors) if mean else result
 
     return apply
-
-
-def divide(a: Attributes, x: Tensor, y: Tensor) -> Tensor:
-    """Div: integers are cut off towards zero."""
-    if x.is_floating_point():
-        return x / y
-    return torch.div(x, y, rounding_mode="trunc")
 
 
 def power(a: Attributes, x: Tensor, y: Tensor) -> Tensor:
@@ -108,32 +88,23 @@ def gemm(a: Attributes, x: Tensor, w: Tensor, c: Tensor | None = None) -> Tensor
     return y if c is None else y + a.number("beta", 1.0) * c
 
 
-def batch_norm(
-    a: Attributes, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor
-) -> Tensor:
-    """BatchNormalization with its stored statistics."""
-    return functional.batch_norm(
-        x, mean, variance, scale, bias, training=False, eps=a.number("epsilon", 1e-5)
-    )
+def _normalized(a: Attributes, x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    centred = x - x.mean(axes, keepdim=True)
+    variance = centred.square().mean(axes, keepdim=True)
+    return centred * torch.rsqrt(variance + a.number("epsilon", 1e-5))
 
 
 def instance_norm(a: Attributes, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     """Return what InstanceNormalization makes."""
     axes = tuple(range(2, x.ndim))
-    centred = x - x.mean(axes, keepdim=True)
-    variance = centred.square().mean(axes, keepdim=True)
     shape = (1, -1, *(1 for _ in axes))
-    normal = centred * torch.rsqrt(variance + a.number("epsilon", 1e-5))
-    return normal * scale.reshape(shape) + bias.reshape(shape)
+    return _normalized(a, x, axes) * scale.reshape(shape) + bias.reshape(shape)
 
 
 def layer_norm(a: Attributes, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
     """LayerNormalization; only its first output."""
     axis = a.integer("axis", -1) % x.ndim
-    axes = tuple(range(axis, x.ndim))
-    centred = x - x.mean(axes, keepdim=True)
-    variance = centred.square().mean(axes, keepdim=True)
-    normal = centred * torch.rsqrt(variance + a.number("epsilon", 1e-5)) * scale
+    normal = _normalized(a, x, tuple(range(axis, x.ndim))) * scale
     return normal if bias is None else normal + bias
 
 
@@ -151,11 +122,13 @@ OPS: dict[str, Op] = {
     "AveragePool": windows.average_pool,
     "Conv": windows.conv,
     "ConvTranspose": windows.conv_transpose,
-    "GlobalAveragePool": unary(lambda x: x.mean(dim=tuple(range(2, x.ndim)), keepdim=True)),
-    "GlobalMaxPool": unary(lambda x: x.amax(dim=tuple(range(2, x.ndim)), keepdim=True)),
+    "GlobalAveragePool": plain(lambda x: x.mean(dim=tuple(range(2, x.ndim)), keepdim=True)),
+    "GlobalMaxPool": plain(lambda x: x.amax(dim=tuple(range(2, x.ndim)), keepdim=True)),
     "MaxPool": windows.max_pool,
     # Products and normalizations
-    "BatchNormalization": batch_norm,
+    "BatchNormalization": lambda a, x, scale, bias, mean, variance: functional.batch_norm(
+        x, mean, variance, scale, bias, eps=a.number("epsilon", 1e-5)
+    ),
     "Einsum": lambda a, *tensors: torch.einsum(a.text("equation"), *tensors),
     "Gemm": gemm,
     "GroupNormalization": lambda a, x, scale, bias: functional.group_norm(
@@ -164,51 +137,54 @@ OPS: dict[str, Op] = {
     "InstanceNormalization": instance_norm,
     "LayerNormalization": layer_norm,
     "LpNormalization": lp_norm,
-    "MatMul": binary(torch.matmul),
+    "MatMul": plain(torch.matmul),
     # Activations
     "Clip": clip,
     "Elu": lambda a, x: functional.elu(x, a.number("alpha", 1.0)),
-    "Erf": unary(torch.erf),
+    "Erf": plain(torch.erf),
     "Gelu": lambda a, x: functional.gelu(x, approximate=a.text("approximate", "none")),
     "HardSigmoid": lambda a, x: torch.clamp(
         a.number("alpha", 0.2) * x + a.number("beta", 0.5), 0, 1
     ),
-    "HardSwish": unary(lambda x: x * torch.clamp(x / 6 + 0.5, 0, 1)),
+    "HardSwish": plain(lambda x: x * torch.clamp(x / 6 + 0.5, 0, 1)),
     "LeakyRelu": lambda a, x: functional.leaky_relu(x, a.number("alpha", 0.01)),
     "LogSoftmax": along_axis(torch.log_softmax),
-    "Mish": unary(functional.mish),
-    "PRelu": binary(lambda x, slope: torch.where(x < 0, slope * x, x)),
-    "Relu": unary(torch.relu),
-    "Sigmoid": unary(torch.sigmoid),
+    "Mish": plain(functional.mish),
+    "PRelu": plain(lambda x, slope: torch.where(x < 0, slope * x, x)),
+    "Relu": plain(torch.relu),
+    "Sigmoid": plain(torch.sigmoid),
     "Softmax": along_axis(torch.softmax),
-    "Softplus": unary(functional.softplus),
-    "Tanh": unary(torch.tanh),
+    "Softplus": plain(functional.softplus),
+    "Tanh": plain(torch.tanh),
     # Arithmetic
-    "Abs": unary(torch.abs),
-    "Add": binary(torch.add),
-    "And": binary(torch.logical_and),
-    "Cos": unary(torch.cos),
-    "Div": divide,
-    "Equal": binary(torch.eq),
-    "Exp": unary(torch.exp),
-    "Floor": unary(torch.floor),
-    "Greater": binary(torch.gt),
-    "GreaterOrEqual": binary(torch.ge),
-    "Less": binary(torch.lt),
-    "LessOrEqual": binary(torch.le),
-    "Log": unary(torch.log),
+    "Abs": plain(torch.abs),
+    "Add": plain(torch.add),
+    "And": plain(torch.logical_and),
+    "Cos": plain(torch.cos),
+    # Integers are cut off towards zero.
+    "Div": lambda a, x, y: torch.div(
+        x, y, rounding_mode=None if x.is_floating_point() else "trunc"
+    ),
+    "Equal": plain(torch.eq),
+    "Exp": plain(torch.exp),
+    "Floor": plain(torch.floor),
+    "Greater": plain(torch.gt),
+    "GreaterOrEqual": plain(torch.ge),
+    "Less": plain(torch.lt),
+    "LessOrEqual": plain(torch.le),
+    "Log": plain(torch.log),
     "Max": fold(torch.maximum),
     "Mean": fold(torch.add, mean=True),
     "Min": fold(torch.minimum),
-    "Mul": binary(torch.mul),
-    "Neg": unary(torch.neg),
-    "Not": unary(torch.logical_not),
-    "Or": binary(torch.logical_or),
+    "Mul": plain(torch.mul),
+    "Neg": plain(torch.neg),
+    "Not": plain(torch.logical_not),
+    "Or": plain(torch.logical_or),
     "Pow": power,
-    "Reciprocal": unary(torch.reciprocal),
-    "Sin": unary(torch.sin),
-    "Sqrt": unary(torch.sqrt),
-    "Sub": binary(torch.sub),
+    "Reciprocal": plain(torch.reciprocal),
+    "Sin": plain(torch.sin),
+    "Sqrt": plain(torch.sqrt),
+    "Sub": plain(torch.sub),
     "Sum": fold(torch.add),
     "Where": move.where,
     # Reductions
@@ -219,12 +195,12 @@ OPS: dict[str, Op] = {
     "ReduceSum": reduce(torch.sum),
     "ReduceSumSquare": reduce(lambda x, axes, keep: torch.sum(x.square(), axes, keep)),
     # Movement and shapes
-    "Cast": move.cast,
+    "Cast": lambda a, x, *rest: x.to(move.torch_type(a.integer("to"))),
     "Concat": lambda a, *tensors: torch.cat(tensors, a.integer("axis")),
     "ConstantOfShape": move.constant_of_shape,
     "DepthToSpace": move.depth_to_space,
     "Dropout": lambda a, x, *rest: x,
-    "Expand": move.expand,
+    "Expand": lambda a, x, shape: x.expand(torch.broadcast_shapes(x.shape, tuple(shape.tolist()))),
     "Flatten": move.flatten,
     "Gather": move.gather,
     "Identity": lambda a, x: x,
@@ -238,7 +214,7 @@ OPS: dict[str, Op] = {
     "Split": move.split,
     "Squeeze": move.squeeze,
     "Tile": lambda a, x, repeats: x.tile(repeats.tolist()),
-    "Transpose": move.transpose,
+    "Transpose": lambda a, x: x.permute(a.integers("perm") or list(reversed(range(x.ndim)))),
     "Unsqueeze": move.unsqueeze,
     "Upsample": lambda a, x, scales: resize.resize(a, x, None, scales),
 }
