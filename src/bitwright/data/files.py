@@ -11,12 +11,11 @@ from typing import Any
 
 from bitwright.data.array_files import ARRAY_READERS, load_arrays, load_npy
 from bitwright.data.image_preprocess import no_images
-from bitwright.data.images import IMAGE_SUFFIXES, open_images
+from bitwright.data.images import IMAGE_SUFFIXES, VIDEO_SUFFIXES, open_images, video_samples
 from bitwright.data.items import transformed
 from bitwright.data.samples import NamedSample, Samples
 from bitwright.data.specs import InputSpec, Sample, split_stack
 from bitwright.data.tables import load_table
-from bitwright.data.videos import VIDEO_SUFFIXES, video_samples
 from bitwright.errors import DataError, did_you_mean
 from bitwright.support.files import check_regular_file
 from bitwright.support.notices import warn_user

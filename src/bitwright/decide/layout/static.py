@@ -10,13 +10,17 @@ import onnx_ir as ir
 
 from bitwright.decide.checks import check_recipe, has_channelwise_activations
 from bitwright.decide.layout.entries import Entry, Layout, plan_as_float, plan_node
-from bitwright.decide.layout.fusion import fused_reader
+from bitwright.decide.layout.fusion import (
+    ends_in_product,
+    enter_added_bias,
+    fused_reader,
+    stores_added_biases,
+)
 from bitwright.decide.layout.node_overrides import TypeMap, find_node_overrides, spread_types
 from bitwright.decide.layout.refusals import Candidate, refuse
 from bitwright.decide.layout.selection import Selector
 from bitwright.decide.layout.tensors import TensorMarks, choose_shared_exponent_axes, is_float
 from bitwright.decide.layout.uses import find_unread_nodes, mark_results
-from bitwright.decide.matmul_bias import ends_in_product, enter_added_bias, stores_added_biases
 from bitwright.decide.ops import (
     CONVOLUTIONS,
     DEFAULT_OP_TYPES,
