@@ -15,9 +15,7 @@ import numpy as np
 
 from bitwright.data.specs import Array
 from bitwright.errors import DataError, did_you_mean
-from bitwright.support.files import check_regular_file
-from bitwright.support.input_limits import check_limit
-from bitwright.support.wording import show_bytes
+from bitwright.support import check_limit, check_regular_file, show_bytes
 
 
 def load_arrays(path: Path, names: Sequence[str] | None = None) -> dict[str, Array]:

@@ -17,9 +17,7 @@ from bitwright.data.samples import NamedSample, Samples
 from bitwright.data.specs import InputSpec, Sample, split_stack
 from bitwright.data.tables import load_table
 from bitwright.errors import DataError, did_you_mean
-from bitwright.support.files import check_regular_file
-from bitwright.support.notices import warn_user
-from bitwright.support.wording import counted
+from bitwright.support import check_regular_file, counted, warn_user
 
 # Suffix of a file -> the kind of data in it; all files of a folder are of one kind.
 _KINDS = {

@@ -21,8 +21,7 @@ from bitwright.data.requests import open_data, paths_of
 from bitwright.data.shapes import ShapedData
 from bitwright.data.specs import Array, InputSpec, Sample, as_array, check_sample, split_stack
 from bitwright.errors import DataError
-from bitwright.support.files import check_regular_file
-from bitwright.support.scratch import ScratchFolder
+from bitwright.support import ScratchFolder, check_regular_file
 
 LABEL = "label"
 """The name of what is given beside the data: a list of labels, or the classes of folders."""

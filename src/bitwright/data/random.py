@@ -13,8 +13,7 @@ from bitwright.data.samples import Samples
 from bitwright.data.shapes import Shapes, read_shapes
 from bitwright.data.specs import Array, InputSpec, Sample, show_shape
 from bitwright.errors import DataError, did_you_mean
-from bitwright.support.arguments import check_arguments
-from bitwright.support.input_limits import check_limit
+from bitwright.support import check_arguments, check_limit
 
 
 @check_arguments

@@ -21,9 +21,7 @@ from bitwright.data.shapes import Shapes, fix_shapes
 from bitwright.data.specs import Array, InputSpec
 from bitwright.data.token_inputs import Heads, Window, find_maker, fixed_length, is_cache, maker_of
 from bitwright.errors import DataError, MissingPackageError
-from bitwright.support.arguments import check_arguments
-from bitwright.support.files import check_regular_file
-from bitwright.support.wording import counted
+from bitwright.support import check_arguments, check_regular_file, counted
 
 Rows: TypeAlias = Array | Sequence[Array]
 """Tokens of windows or lines."""

@@ -14,9 +14,8 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import bounds_of, op_types
 from bitwright.decide.ranges.known import known_range
+from bitwright.graph import find_counters, is_float, reach, subgraphs_of
 from bitwright.graph.constants import float_constant_of, input_at, is_constant, maker_of
-from bitwright.graph.half_ops import find_counters, is_float
-from bitwright.graph.subgraphs import reach, subgraphs_of
 
 COUNTS = "it counts, or makes angles of what counts: in half floats whole numbers end early"
 SQUARES = "its squares or exponentials may exceed float16 (65504), and no data shows how large"

@@ -18,8 +18,7 @@ import onnx_ir as ir
 from bitwright.decide.layout.entries import ABSORBED
 from bitwright.decide.ops import LINEAR_OPS, rule_of
 from bitwright.errors import PlanError, did_you_mean
-from bitwright.graph import iter_values, reach
-from bitwright.graph.constants import is_constant, maker_of
+from bitwright.graph import is_constant, iter_values, maker_of, reach
 from bitwright.plan import NodePlan, QuantPlan, TensorPlan, WeightPlan
 
 _EDITED = "the plan says so"

@@ -11,9 +11,7 @@ from bitwright.decide.limits import check_limits
 from bitwright.decide.ops import RULES, bounds_of
 from bitwright.decide.ops.conventions import conventions_of
 from bitwright.errors import PlanError, did_you_mean
-from bitwright.graph import iter_values
-from bitwright.graph.constants import constant_of, weight_of
-from bitwright.graph.shapes import sizes_of
+from bitwright.graph import constant_of, iter_values, sizes_of, weight_of
 from bitwright.numerics.quantize import quantize
 from bitwright.plan import NodePlan, QuantPlan, TensorPlan
 

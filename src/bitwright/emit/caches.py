@@ -15,10 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.errors import AlreadyQuantizedError, ModelError, NothingQuantizedError
-from bitwright.graph import NameScope, add_initializer
-from bitwright.graph.constants import input_at
+from bitwright.graph import NameScope, add_initializer, input_at, runtime_schemas
 from bitwright.graph.editing import append_node, replace_inputs
-from bitwright.graph.half_ops import runtime_schemas
 from bitwright.plan import CachePlan
 from bitwright.support.array_types import Array
 

@@ -28,8 +28,7 @@ from bitwright.decide.ops.matching import match_gelu
 from bitwright.emit.dynamic_graph import IntegerWriter, Keys
 from bitwright.emit.quantized import MICROSOFT, Quantized
 from bitwright.errors import PlanError
-from bitwright.graph import static_shape
-from bitwright.graph.constants import constant_of, input_at, weight_of
+from bitwright.graph import constant_of, input_at, static_shape, weight_of
 from bitwright.plan import QuantPlan
 from bitwright.support.array_types import Array
 

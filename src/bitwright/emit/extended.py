@@ -24,10 +24,8 @@ from bitwright.emit.functions.shared_exponent import (
 )
 from bitwright.emit.qdq import QdqWriter, Rounding, StandardOp
 from bitwright.graph.editing import add_initializer, graph_of, insert_after
-from bitwright.numerics.quantize import dequantize
+from bitwright.numerics import BFLOAT16, INT32, QType, axis_within, dequantize
 from bitwright.numerics.shared_exponent import Rounding as BlockRounding
-from bitwright.numerics.shared_exponent import axis_within
-from bitwright.numerics.types import BFLOAT16, INT32, QType
 from bitwright.plan import Parameters, QuantPlan, TensorPlan
 
 

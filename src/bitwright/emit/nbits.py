@@ -42,7 +42,7 @@ from bitwright.graph import (
     remove_unused_initializers,
 )
 from bitwright.graph.constants import float_constant_of
-from bitwright.numerics.arrays import float_type
+from bitwright.numerics import as_stack, float_type
 from bitwright.numerics.blocks import QuantizedBlocks
 from bitwright.numerics.nbits import (
     LazyBlocks,
@@ -57,7 +57,6 @@ from bitwright.numerics.nbits import (
     widen,
 )
 from bitwright.numerics.nvfp4 import NVFP4_BLOCK, quantize_nvfp4
-from bitwright.numerics.stacked import as_stack
 from bitwright.numerics.types import INT2, INT4, INT8, UINT2, UINT4, UINT8, QType
 from bitwright.plan import QuantPlan
 from bitwright.support.array_types import Array

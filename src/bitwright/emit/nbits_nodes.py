@@ -17,8 +17,7 @@ from bitwright.errors import PlanError
 from bitwright.graph import NameScope, is_transposed_constant
 from bitwright.graph.constants import EXPERT_WEIGHTS, float_constant_of, input_at
 from bitwright.graph.editing import add_initializer, graph_of, insert_before, insert_behind_value
-from bitwright.numerics.blocks import BlockFormat
-from bitwright.numerics.nbits import NBitsForm
+from bitwright.numerics import BlockFormat, NBitsForm
 
 
 class Reader(NamedTuple):

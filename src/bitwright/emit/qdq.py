@@ -20,8 +20,7 @@ from bitwright.graph.editing import (
     replace_value,
 )
 from bitwright.plan import Parameters, QuantPlan, TensorPlan
-from bitwright.support.array_types import Array
-from bitwright.support.collector import without_collection
+from bitwright.support import Array, without_collection
 
 Rounding = Callable[[Array, Parameters], Array]
 StandardOp = Literal["QuantizeLinear", "DequantizeLinear"]

@@ -11,8 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from bitwright.emit.quantized import MICROSOFT, Quantized, convert_to_contrib, to_unsigned
-from bitwright.graph import NameScope
-from bitwright.graph.constants import constant_of, maker_of
+from bitwright.graph import NameScope, constant_of, maker_of
 from bitwright.graph.editing import add_initializer, insert_before, like, replace_value
 from bitwright.support.array_types import Array
 

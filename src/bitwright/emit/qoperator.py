@@ -10,8 +10,7 @@ import onnx_ir as ir
 from bitwright.emit.qdq import Rounding, emit_qdq
 from bitwright.emit.qlinear_graph import PairGraph
 from bitwright.emit.qlinear_rules import INTEGER_OPS
-from bitwright.graph import NameScope
-from bitwright.graph.constants import maker_of
+from bitwright.graph import NameScope, maker_of
 from bitwright.graph.editing import remove_nodes, remove_unused_initializers, replace_value
 from bitwright.plan import QuantPlan
 

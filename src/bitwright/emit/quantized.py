@@ -11,9 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.graph import NameScope, add_initializer, constant_of
-from bitwright.graph.constants import input_at
-from bitwright.graph.editing import replace_inputs
+from bitwright.graph import NameScope, add_initializer, constant_of, input_at, replace_inputs
 from bitwright.numerics.types import QType
 from bitwright.support.array_types import Array
 

@@ -18,8 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.equalize.cle_chains import Chains, Layer, Link, find_chains
-from bitwright.graph import NameScope
-from bitwright.graph.editing import replace_constant
+from bitwright.graph import NameScope, replace_constant
 from bitwright.recipe import CrossLayerEqualization, EqualizationDetails
 from bitwright.support.array_types import F64, Array
 

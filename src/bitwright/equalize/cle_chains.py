@@ -17,8 +17,7 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import LINEAR_OPS, op_types
 from bitwright.decide.ops.linear import LinearNode
-from bitwright.graph import iter_graphs
-from bitwright.graph.constants import constant_of, float_constant_of, input_at, is_private
+from bitwright.graph import constant_of, float_constant_of, input_at, is_private, iter_graphs
 from bitwright.support.array_types import F64, Array
 
 _HOMOGENEOUS = op_types(lambda op: op.homogeneous)

@@ -9,10 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import MATRIX_PRODUCTS
-from bitwright.graph import NameScope, weight_of
+from bitwright.graph import NameScope, inline_copy, lazy_tensor, weight_of
 from bitwright.graph.constants import constant_tensor, input_at, maker_of
 from bitwright.graph.editing import remove_nodes, replace_constant
-from bitwright.graph.tensors import inline_copy, lazy_tensor
 from bitwright.support.array_types import F64, Array
 
 

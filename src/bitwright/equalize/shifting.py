@@ -18,8 +18,7 @@ import onnx_ir as ir
 from bitwright.decide.ops import op_types
 from bitwright.decide.ops.linear import LinearNode
 from bitwright.equalize.constants import matrix_of, read_inline
-from bitwright.graph import NameScope
-from bitwright.graph.constants import float_constant_of, input_at, is_private, maker_of
+from bitwright.graph import NameScope, float_constant_of, input_at, is_private, maker_of
 from bitwright.graph.editing import add_initializer, insert_behind_value, replace_constant
 from bitwright.numerics.scales import fits
 from bitwright.support.array_types import F64, Array

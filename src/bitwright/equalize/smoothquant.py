@@ -29,8 +29,7 @@ from bitwright.equalize.constants import (
 )
 from bitwright.equalize.shifting import Shift, find_shift
 from bitwright.errors import PlanError, did_you_mean
-from bitwright.graph import NameScope
-from bitwright.graph.constants import float_constant_of, input_at, is_private
+from bitwright.graph import NameScope, float_constant_of, input_at, is_private
 from bitwright.graph.editing import add_initializer, graph_of, insert_after, like
 from bitwright.numerics.scales import fits
 from bitwright.plan import Smoothing

@@ -1,17 +1,25 @@
 """The names of this package and where each is defined."""
 
+from .branches import iter_chosen as iter_chosen
+from .channel_moves import ChannelReader as ChannelReader
+from .channel_moves import MOVES as MOVES
+from .channel_moves import channel_readers as channel_readers
 from .checking import check_model as check_model
 from .checking import check_order as check_order
 from .checking import fingerprint as fingerprint
 from .checking import is_in_order as is_in_order
 from .checkpoint import fill_weights as fill_weights
 from .cloning import clone_model as clone_model
+from .constants import EXPERT_WEIGHTS as EXPERT_WEIGHTS
+from .constants import ProductWeight as ProductWeight
 from .constants import constant_of as constant_of
 from .constants import constant_tensor as constant_tensor
 from .constants import float_constant_of as float_constant_of
 from .constants import input_at as input_at
 from .constants import is_constant as is_constant
+from .constants import is_private as is_private
 from .constants import is_transposed_constant as is_transposed_constant
+from .constants import maker_of as maker_of
 from .constants import weight_of as weight_of
 from .constants import weights_of as weights_of
 from .editing import add_initializer as add_initializer
@@ -28,7 +36,9 @@ from .editing import remove_unused_nodes as remove_unused_nodes
 from .editing import replace_constant as replace_constant
 from .editing import replace_inputs as replace_inputs
 from .editing import replace_value as replace_value
+from .half_ops import find_counters as find_counters
 from .half_ops import is_float as is_float
+from .half_ops import runtime_schemas as runtime_schemas
 from .inner_values import Exposed as Exposed
 from .inner_values import expose as expose
 from .loading import ModelSource as ModelSource
@@ -57,6 +67,7 @@ from .quantized_ops import is_integer_op as is_integer_op
 from .quantizers import Quantizer as Quantizer
 from .quantizers import Quantizers as Quantizers
 from .quantizers import name_of as name_of
+from .quantizers import stored_weight as stored_weight
 from .saving import EXTERNAL_DATA_THRESHOLD as EXTERNAL_DATA_THRESHOLD
 from .saving import ExternalData as ExternalData
 from .saving import check_destination as check_destination
@@ -65,7 +76,9 @@ from .saving import save_model as save_model
 from .shapes import assume_types as assume_types
 from .shapes import element_type as element_type
 from .shapes import forget_invented_sizes as forget_invented_sizes
+from .shapes import forget_sizes as forget_sizes
 from .shapes import infer_shapes as infer_shapes
+from .shapes import is_invented as is_invented
 from .shapes import set_input_shapes as set_input_shapes
 from .shapes import sizes_of as sizes_of
 from .shapes import static_shape as static_shape
@@ -84,9 +97,12 @@ from .tensors import ARRAY_TYPES as ARRAY_TYPES
 from .tensors import MAX_HELD_BYTES as MAX_HELD_BYTES
 from .tensors import inline_copy as inline_copy
 from .tensors import lazy_tensor as lazy_tensor
+from .tensors import reshaped as reshaped
 from .tensors import row_reader as row_reader
 from .tensors import serialized_size as serialized_size
+from .tensors import shape_of as shape_of
 from .tensors import tensor_slots as tensor_slots
 from .versions import opset_of as opset_of
 from .versions import runtime_limits as runtime_limits
+from .versions import runtime_version as runtime_version
 from .versions import stamp_versions as stamp_versions

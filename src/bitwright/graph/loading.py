@@ -26,9 +26,7 @@ from bitwright.graph.tensors import (
     shape_of,
     tensor_slots,
 )
-from bitwright.support.collector import without_collection
-from bitwright.support.files import check_regular_file
-from bitwright.support.wording import reason_of
+from bitwright.support import check_regular_file, reason_of, without_collection
 
 ModelSource = str | os.PathLike[str] | onnx.ModelProto | ir.Model
 

@@ -19,8 +19,7 @@ from bitwright.graph.quantized_ops import DEQUANTIZERS, INTEGER_OPS, QUANTIZERS,
 from bitwright.graph.shapes import element_type
 from bitwright.graph.subgraphs import iter_graphs, values_of
 from bitwright.graph.tensors import tensor_in, tensor_slots
-from bitwright.support.collector import without_collection
-from bitwright.support.wording import counted
+from bitwright.support import counted, without_collection
 
 _VENDOR_DOMAINS = ("com.vai.quantize", "com.amd.quark")
 """Domains of quantizers that may bring a body along, which is no reason to forget their name."""

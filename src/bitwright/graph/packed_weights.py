@@ -8,8 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.graph.constants import constant_of, input_at
-from bitwright.numerics.blocks import QuantizedBlocks
-from bitwright.numerics.nbits import NBitsTensors, unpack_nbits
+from bitwright.numerics import NBitsTensors, QuantizedBlocks, unpack_nbits
 from bitwright.support.array_types import Array
 
 

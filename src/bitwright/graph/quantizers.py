@@ -13,8 +13,7 @@ import onnx_ir as ir
 from bitwright.graph import iter_values
 from bitwright.graph.constants import constant_of, input_at, maker_of
 from bitwright.graph.quantized_ops import DEQUANTIZERS, FIX_NEURONS, INTEGER_OPS, QUANTIZERS
-from bitwright.numerics.quantize import dequantize
-from bitwright.numerics.types import QTYPES, QType
+from bitwright.numerics import QTYPES, QType, dequantize
 from bitwright.support.array_types import Array
 
 

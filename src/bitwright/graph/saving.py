@@ -31,8 +31,7 @@ from bitwright.graph.tensors import (
     serialized_size,
     tensor_slots,
 )
-from bitwright.support.files import check_regular_file, replace_file, temporary_beside
-from bitwright.support.logs import logged
+from bitwright.support import check_regular_file, logged, replace_file, temporary_beside
 
 EXTERNAL_DATA_THRESHOLD = 2_000_000_000
 """Bytes above which tensors go to a `<name>.data` file by themselves (protobuf ends at 2 GiB)."""

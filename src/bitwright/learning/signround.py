@@ -20,8 +20,7 @@ from torch import Tensor
 from bitwright.learning.fake_quantize import RoundHalfToEven
 from bitwright.learning.learner import Groups, LearnedConstant, Learner, Optimizer
 from bitwright.learning.optimizers import SignDescent
-from bitwright.numerics.arrays import arrays_on
-from bitwright.numerics.blocks import BlockScales, QuantizedBlocks, collect, usable_scales
+from bitwright.numerics import BlockScales, QuantizedBlocks, arrays_on, collect, usable_scales
 from bitwright.recipe import SignRound
 from bitwright.support.array_types import F32, Array
 

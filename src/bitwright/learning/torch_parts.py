@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from bitwright.errors import DataError, ModelError
-from bitwright.graph import opset_of
-from bitwright.graph.tensors import inline_copy
+from bitwright.graph import inline_copy, opset_of
 from bitwright.learning.torch_graph.executor import TorchGraph
 from bitwright.learning.torch_graph.movement import as_tensor
 from bitwright.run.spool import Rows

@@ -9,8 +9,7 @@ from functools import cache
 from typing import Any
 
 from bitwright.numerics.arrays import Arrays
-from bitwright.support.array_types import Array
-from bitwright.support.threads import count_cores
+from bitwright.support import Array, count_cores
 
 RowReader = Callable[[int, int], Array]
 """Gives the rows of a matrix from the first to before the second; threads call it at once."""

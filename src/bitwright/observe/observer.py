@@ -13,9 +13,7 @@ from bitwright.errors import DataError, did_you_mean
 from bitwright.graph import carried_model, carry_model
 from bitwright.numerics.positions import PositionGrid
 from bitwright.observe.sketch import TensorSketch
-from bitwright.support.array_types import Array
-from bitwright.support.engines import LOCAL, Engine, KeptParts
-from bitwright.support.progress import Progress, show_progress
+from bitwright.support import LOCAL, Array, Engine, KeptParts, Progress, show_progress
 
 Detail = Literal["extremes", "thinned", "histogram"]
 Feeds = Mapping[str, Array]

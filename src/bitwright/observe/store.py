@@ -18,9 +18,7 @@ from bitwright.errors import DataError
 from bitwright.observe import kernels
 from bitwright.observe.observer import Observation
 from bitwright.observe.sketch import SketchState, TensorSketch
-from bitwright.support.array_types import Array
-from bitwright.support.files import check_regular_file, write_file
-from bitwright.support.store import PartStore, read_part, to_bytes
+from bitwright.support import Array, PartStore, check_regular_file, read_part, to_bytes, write_file
 
 _FORMAT = "bitwright-sketches"
 _VERSION = "3"

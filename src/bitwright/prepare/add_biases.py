@@ -8,9 +8,7 @@ import onnx_ir as ir
 from bitwright.decide.ops import LINEAR_OPS
 from bitwright.decide.ops.linear import LinearNode
 from bitwright.decide.ops.matching import index_of, operands
-from bitwright.graph.constants import float_constant_of, input_at, is_private
-from bitwright.graph.editing import replace_constant
-from bitwright.graph.names import NameScope
+from bitwright.graph import NameScope, float_constant_of, input_at, is_private, replace_constant
 from bitwright.prepare.passes import PassResult
 
 

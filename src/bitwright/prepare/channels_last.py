@@ -17,10 +17,9 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import op_types
 from bitwright.decide.ops.matching import private_reader
+from bitwright.graph import NameScope, reach
 from bitwright.graph.constants import constant_of, input_at, is_constant, is_private, maker_of
 from bitwright.graph.editing import drop_if_unused, insert_behind_value, like, remove_nodes
-from bitwright.graph.names import NameScope
-from bitwright.graph.subgraphs import reach
 from bitwright.prepare.passes import Builder, PassResult
 
 _LAYOUT = "bitwright.layout"

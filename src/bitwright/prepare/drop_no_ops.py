@@ -6,9 +6,8 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import OPERATORS
 from bitwright.decide.ops.matching import least_rank
+from bitwright.graph import remove_nodes, replace_value, sizes_of
 from bitwright.graph.constants import constant_of, constant_tensor, input_at, is_constant
-from bitwright.graph.editing import remove_nodes, replace_value
-from bitwright.graph.shapes import sizes_of
 from bitwright.prepare.passes import Scope, rewrites
 
 _NEUTRAL = {op.op_type: op.neutral for op in OPERATORS.values() if op.neutral is not None}

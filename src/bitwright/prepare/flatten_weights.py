@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import is_constant
+from bitwright.graph import is_constant, reshaped
 from bitwright.graph.editing import add_initializer, drop_if_unused, graph_of, insert_behind_value
-from bitwright.graph.tensors import reshaped
 from bitwright.prepare.passes import PassResult, Scope, rewrite_nodes
 
 

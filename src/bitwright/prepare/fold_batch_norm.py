@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import float_constant_of
-from bitwright.graph.editing import is_training_norm
+from bitwright.graph import float_constant_of, is_training_norm
 from bitwright.prepare.linear import absorb_after, linear_before
 from bitwright.prepare.passes import Scope, rewrites
 from bitwright.support.array_types import Array

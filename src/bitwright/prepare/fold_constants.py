@@ -9,9 +9,7 @@ from functools import partial
 import onnx_ir as ir
 
 from bitwright.errors import ModelError
-from bitwright.graph.constants import constant_tensor
-from bitwright.graph.editing import remove_unused_nodes
-from bitwright.graph.shapes import forget_sizes
+from bitwright.graph import constant_tensor, forget_sizes, remove_unused_nodes
 from bitwright.prepare.known_sizes import fold_with_sizes
 from bitwright.prepare.passes import PassResult
 from bitwright.support.wording import reason_of

@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import float_constant_of
-from bitwright.graph.editing import replace_constant
+from bitwright.graph import float_constant_of, replace_constant
 from bitwright.numerics.scales import fits
 from bitwright.prepare.passes import Scope, rewrites
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import constant_of, input_at
-from bitwright.graph.editing import remove_nodes
+from bitwright.graph import constant_of, input_at, remove_nodes
 from bitwright.prepare.pads_of_all_axes import pads_of
 from bitwright.prepare.passes import Scope, rewrites
 from bitwright.support.array_types import Array

@@ -14,10 +14,8 @@ import onnx_ir as ir
 
 from bitwright.decide.ops import rule_of
 from bitwright.decide.ops.matching import index_of, least_rank, private_reader
+from bitwright.graph import NameScope, iter_graphs, remove_nodes, replace_constant
 from bitwright.graph.constants import constant_tensor, float_constant_of, is_constant, maker_of
-from bitwright.graph.editing import remove_nodes, replace_constant
-from bitwright.graph.names import NameScope
-from bitwright.graph.subgraphs import iter_graphs
 from bitwright.numerics.scales import fits
 from bitwright.prepare.linear import (
     Linear,

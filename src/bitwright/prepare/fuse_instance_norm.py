@@ -22,8 +22,7 @@ from bitwright.decide.ops.matching import (
     operands,
     step,
 )
-from bitwright.graph.constants import float_constant_of
-from bitwright.graph.shapes import element_type
+from bitwright.graph import element_type, float_constant_of
 from bitwright.prepare.linear import spread
 from bitwright.prepare.passes import Builder, Scope, rewrites
 from bitwright.support.array_types import Array

@@ -23,8 +23,7 @@ from bitwright.decide.ops.matching import (
     squared,
     step,
 )
-from bitwright.graph.constants import constant_of, is_private, maker_of
-from bitwright.graph.shapes import element_type, static_shape
+from bitwright.graph import constant_of, element_type, is_private, maker_of, static_shape
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
 _MAX_GUARD = 1e-5

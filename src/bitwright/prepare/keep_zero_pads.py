@@ -12,9 +12,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from bitwright.graph.constants import constant_of, input_at, maker_of
-from bitwright.graph.shapes import static_shape
-from bitwright.graph.subgraphs import reach
+from bitwright.graph import constant_of, input_at, maker_of, reach, static_shape
 from bitwright.prepare.passes import Scope, rewrites
 
 

@@ -14,11 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph import NameScope, constant_of, infer_shapes, input_at, is_invented, iter_graphs
 from bitwright.graph.editing import add_initializer, insert_before, remove_nodes, replace_inputs
-from bitwright.graph.names import NameScope
-from bitwright.graph.shapes import infer_shapes, is_invented
-from bitwright.graph.subgraphs import iter_graphs
 from bitwright.support.array_types import Array
 
 _MAX_ROUNDS = 8

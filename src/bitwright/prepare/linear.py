@@ -16,9 +16,8 @@ import onnx_ir as ir
 from bitwright.decide.ops import LINEAR_OPS
 from bitwright.decide.ops.linear import LinearNode
 from bitwright.decide.ops.matching import index_of, least_rank, private_producer, private_reader
-from bitwright.graph.constants import float_constant_of
+from bitwright.graph import NameScope, float_constant_of
 from bitwright.graph.editing import remove_nodes, replace_constant, replace_value
-from bitwright.graph.names import NameScope
 from bitwright.numerics.scales import fits, scale_limits
 from bitwright.support.array_types import Array
 

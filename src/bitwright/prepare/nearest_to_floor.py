@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph import static_shape
-from bitwright.graph.constants import constant_of, input_at
+from bitwright.graph import constant_of, input_at, static_shape
 from bitwright.numerics.resizing import COORDINATES, ROUNDINGS, coordinates
 from bitwright.prepare.passes import Scope, rewrites
 from bitwright.support.array_types import Array

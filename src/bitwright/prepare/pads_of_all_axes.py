@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import constant_of, input_at
-from bitwright.graph.editing import drop_if_unused, replace_inputs
+from bitwright.graph import constant_of, drop_if_unused, input_at, replace_inputs
 from bitwright.prepare.passes import Builder, Scope, rewrites
 from bitwright.support.array_types import Array
 

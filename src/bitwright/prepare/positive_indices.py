@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import constant_of, input_at
-from bitwright.graph.editing import drop_if_unused
+from bitwright.graph import constant_of, drop_if_unused, input_at
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
 

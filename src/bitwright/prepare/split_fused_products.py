@@ -11,8 +11,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import input_at, is_constant
-from bitwright.graph.editing import graph_of
+from bitwright.graph import graph_of, input_at, is_constant
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
 _DOMAIN = "com.microsoft"

@@ -6,8 +6,7 @@ from itertools import accumulate, pairwise
 
 import onnx_ir as ir
 
-from bitwright.graph.constants import constant_of, input_at
-from bitwright.graph.editing import remove_nodes, replace_value
+from bitwright.graph import constant_of, input_at, remove_nodes, replace_value
 from bitwright.prepare.passes import Builder, Scope, rewrites
 
 

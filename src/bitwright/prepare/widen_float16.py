@@ -10,10 +10,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from bitwright.graph import NameScope, iter_graphs, shape_of, tensor_slots
 from bitwright.graph.editing import append_node, insert_after, insert_behind_value
-from bitwright.graph.names import NameScope
-from bitwright.graph.subgraphs import iter_graphs
-from bitwright.graph.tensors import shape_of, tensor_slots
 from bitwright.prepare.passes import PassResult
 
 _HALF, _BRAIN, _FLOAT = ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT

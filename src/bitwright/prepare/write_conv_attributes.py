@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from bitwright.graph import static_shape
-from bitwright.graph.constants import input_at
+from bitwright.graph import input_at, static_shape
 from bitwright.prepare.passes import Scope, rewrites
 
 

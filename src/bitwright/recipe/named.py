@@ -15,9 +15,7 @@ from bitwright.recipe.hardware import Rewrites
 from bitwright.recipe.options import Selection
 from bitwright.recipe.value import Recipe
 from bitwright.recipe.weights import AWQ, GPTQ, HQQ, ByLoss, ByPlace, Nearest, WeightOnly
-from bitwright.support.files import read_parsed
-from bitwright.support.notices import warn_user
-from bitwright.support.settings import merge
+from bitwright.support import merge, read_parsed, warn_user
 from bitwright.targets import TARGETS, Target
 
 __all__ = ["PRESETS", "RECIPES", "TARGETS", "Target", "named_recipe", "read_recipe"]

@@ -9,8 +9,7 @@ import msgspec
 from bitwright.errors import RecipeError
 from bitwright.recipe.fields import RecipeFields
 from bitwright.recipe.rules import check_rules
-from bitwright.support.arguments import check_arguments
-from bitwright.support.settings import convert, encode
+from bitwright.support import check_arguments, convert, encode
 
 __all__ = ["Recipe"]
 

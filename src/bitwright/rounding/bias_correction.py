@@ -22,8 +22,7 @@ import onnx_ir as ir
 from bitwright.decide.ops import CONVOLUTIONS, LINEAR_OPS, MATRIX_PRODUCTS
 from bitwright.decide.ops.linear import LinearNode, bias_sum_behind
 from bitwright.graph.constants import float_constant_of, input_at, is_private
-from bitwright.numerics.broadcasting import along_axis
-from bitwright.numerics.windows import transposed_window_coverage, window_coverage
+from bitwright.numerics import along_axis, transposed_window_coverage, window_coverage
 from bitwright.support.array_types import F64, Array
 
 

@@ -8,10 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bitwright.numerics.arrays import NUMPY, Arrays
-from bitwright.numerics.block_search import is_worth_compiling
-from bitwright.numerics.compiling import compiled
-from bitwright.numerics.row_reading import map_rows
+from bitwright.numerics import NUMPY, Arrays, compiled, is_worth_compiling, map_rows
 
 RowRounder = Callable[[Any, Any, Any, Any, Any], tuple[Any, Any, Any]]
 

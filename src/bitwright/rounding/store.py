@@ -8,8 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from bitwright.numerics.arrays import NUMPY, Arrays
-from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
+from bitwright.numerics import NUMPY, Arrays, BlockFormat, QuantizedBlocks
 from bitwright.numerics.nbits import LazyBlocks, ZeroPoints, nbits_form, pack_nbits, widen
 from bitwright.support.store import PartStore
 

@@ -2,17 +2,21 @@
 
 from .arguments import alternatives as alternatives
 from .arguments import check_arguments as check_arguments
-from .array_types import F64 as F64
 from .array_types import Array as Array
+from .array_types import F64 as F64
 from .collector import without_collection as without_collection
-from .engines import LOCAL as LOCAL
 from .engines import Engine as Engine
+from .engines import KeptParts as KeptParts
+from .engines import LOCAL as LOCAL
 from .engines import Workers as Workers
 from .engines import open_engine as open_engine
 from .files import Closing as Closing
 from .files import check_regular_file as check_regular_file
 from .files import make_folder as make_folder
 from .files import read_object as read_object
+from .files import read_parsed as read_parsed
+from .files import replace_file as replace_file
+from .files import temporary_beside as temporary_beside
 from .files import try_lock as try_lock
 from .files import write_file as write_file
 from .input_limits import check_limit as check_limit
@@ -29,6 +33,8 @@ from .progress import Progress as Progress
 from .progress import show_progress as show_progress
 from .scratch import ScratchFolder as ScratchFolder
 from .settings import Settings as Settings
+from .settings import convert as convert
+from .settings import encode as encode
 from .settings import merge as merge
 from .showing import Section as Section
 from .showing import Summarized as Summarized
@@ -37,6 +43,7 @@ from .showing import html_tables as html_tables
 from .showing import plain_fields as plain_fields
 from .store import PartStore as PartStore
 from .store import digest_arrays as digest_arrays
+from .store import read_part as read_part
 from .store import to_bytes as to_bytes
 from .threads import count_cores as count_cores
 from .threads import default_threads as default_threads
@@ -44,6 +51,7 @@ from .wording import counted as counted
 from .wording import indented as indented
 from .wording import printable as printable
 from .wording import read_bytes as read_bytes
+from .wording import reason_of as reason_of
 from .wording import show_bytes as show_bytes
 from .wording import show_milliseconds as show_milliseconds
 from .wording import show_percent as show_percent

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.errors import RecipeError, TargetError, did_you_mean
-from bitwright.support.files import read_parsed
-from bitwright.support.settings import convert
+from bitwright.support import convert, read_parsed
 from bitwright.targets.target import Target
 
 DATA = Path(__file__).parent / "data"

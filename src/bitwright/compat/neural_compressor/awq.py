@@ -18,8 +18,7 @@ from bitwright.equalize.awq import awq_scales, awq_shrink
 from bitwright.equalize.smoothquant import apply_smoothing
 from bitwright.errors import ModelError, RecipeError, did_you_mean
 from bitwright.graph import load_model, weight_of
-from bitwright.numerics.blocks import BlockFormat
-from bitwright.numerics.second_moment import SecondMoment
+from bitwright.numerics import BlockFormat, SecondMoment
 from bitwright.plan import Smoothing
 from bitwright.support.array_types import Array
 

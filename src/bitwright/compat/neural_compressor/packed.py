@@ -14,8 +14,7 @@ import onnx_ir as ir
 
 from bitwright.compat.neural_compressor.tensors import pad_tensor, quantize_groups
 from bitwright.graph import NameScope, load_model
-from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
-from bitwright.numerics.nbits import pack_nbits
+from bitwright.numerics import BlockFormat, QuantizedBlocks, pack_nbits
 from bitwright.plan import QuantPlan, WeightPlan
 from bitwright.recipe import Nearest
 

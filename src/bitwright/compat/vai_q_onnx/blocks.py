@@ -8,8 +8,7 @@ from typing import Any
 
 from bitwright.compat.options import Changes, Row, read_mapping, refuse_unknown
 from bitwright.errors import RecipeError
-from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, BlockFloat
-from bitwright.numerics.types import qtype
+from bitwright.numerics import SHARED_EXPONENT_FORMATS, BlockFloat, qtype
 
 _ROUNDINGS = ("half-away", "half-up", "half-even")
 _COMMON = {"axis": 1, "rounding_mode": 0}

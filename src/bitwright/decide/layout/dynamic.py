@@ -20,8 +20,7 @@ from bitwright.decide.layout.selection import Selector
 from bitwright.decide.ops import MATRIX_PRODUCTS, OPERATORS, Skip, op_types
 from bitwright.decide.ops.size_arithmetic import SIZE_ARITHMETIC, find_size_arithmetic
 from bitwright.errors import RecipeError
-from bitwright.graph import iter_values, static_shape
-from bitwright.graph.constants import ProductWeight, is_constant, weight_of
+from bitwright.graph import ProductWeight, is_constant, iter_values, static_shape, weight_of
 from bitwright.numerics.types import INT8, UINT8
 from bitwright.plan import NodePlan
 from bitwright.recipe import Override, Recipe, find_override

@@ -13,8 +13,7 @@ import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Layout
 from bitwright.decide.ops import op_types
-from bitwright.graph import reach
-from bitwright.graph.constants import constant_of, maker_of
+from bitwright.graph import constant_of, maker_of, reach
 from bitwright.support.wording import counted
 
 if TYPE_CHECKING:

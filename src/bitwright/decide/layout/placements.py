@@ -9,8 +9,7 @@ import onnx_ir as ir
 from bitwright.decide.layout.static import lay_out
 from bitwright.decide.layout.tensors import is_float
 from bitwright.decide.ops.conventions import rule_for
-from bitwright.graph import iter_values
-from bitwright.graph.constants import is_constant
+from bitwright.graph import is_constant, iter_values
 from bitwright.recipe import Recipe, Selection
 
 

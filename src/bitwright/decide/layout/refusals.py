@@ -11,8 +11,7 @@ import onnx_ir as ir
 from bitwright.decide.ops import OpRule, Skip
 from bitwright.decide.ops.conventions import conventions_of
 from bitwright.decide.ops.product_sizes import is_first, why_too_small
-from bitwright.graph.constants import constant_of, input_at, is_constant
-from bitwright.graph.shapes import sizes_of
+from bitwright.graph import constant_of, input_at, is_constant, sizes_of
 from bitwright.recipe import Recipe
 from bitwright.recipe.sizes import SmallProducts
 from bitwright.targets.npu_operations import is_npu_hard_sigmoid, is_simulation

@@ -33,8 +33,7 @@ from bitwright.decide.ops.conventions import conventions_of, rule_for
 from bitwright.decide.ops.linear import BiasSum, bias_sum_behind, bias_sum_of
 from bitwright.decide.ops.residuals import find_skip_input
 from bitwright.decide.ops.size_arithmetic import SIZE_ARITHMETIC, find_size_arithmetic
-from bitwright.graph import iter_values
-from bitwright.graph.constants import is_constant
+from bitwright.graph import is_constant, iter_values
 from bitwright.numerics.types import QType
 from bitwright.plan import NodePlan
 from bitwright.recipe import Override, Recipe

@@ -14,8 +14,7 @@ from bitwright.decide.ops import OpRule
 from bitwright.decide.ops.conventions import conventions_of
 from bitwright.errors import RecipeError
 from bitwright.graph.constants import constant_of, is_constant
-from bitwright.numerics.shared_exponent import axis_within
-from bitwright.numerics.types import INT16, INT32, QType
+from bitwright.numerics import INT16, INT32, QType, axis_within
 from bitwright.recipe import Override, Recipe, find_override
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)

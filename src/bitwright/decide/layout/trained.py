@@ -17,8 +17,7 @@ from bitwright.decide.layout.trained_scales import (
     same_scale,
 )
 from bitwright.decide.ops import RULES, OpRule
-from bitwright.graph import iter_values
-from bitwright.graph.constants import constant_of, is_constant
+from bitwright.graph import constant_of, is_constant, iter_values
 from bitwright.numerics.types import INT8, UINT8, QType
 from bitwright.plan import Action, NodePlan, Parameters
 from bitwright.recipe import Override, Recipe

@@ -17,8 +17,7 @@ from bitwright.decide.layout.selection import Selector
 from bitwright.decide.ops import RULES, OpRule
 from bitwright.decide.scales.parameters import widened_for_bias
 from bitwright.graph.constants import constant_of, input_at, is_constant
-from bitwright.numerics.quantize import dequantize, fake_quantize
-from bitwright.numerics.types import INT8, UINT8
+from bitwright.numerics import INT8, UINT8, dequantize, fake_quantize
 from bitwright.plan import Parameters
 from bitwright.recipe import Override, Recipe
 

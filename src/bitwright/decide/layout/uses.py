@@ -15,8 +15,7 @@ import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Layout
 from bitwright.decide.ops import OPERATORS, OpRule, rule_of
-from bitwright.graph import reach
-from bitwright.graph.constants import is_constant
+from bitwright.graph import is_constant, reach
 from bitwright.plan import NodePlan
 
 

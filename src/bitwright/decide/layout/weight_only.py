@@ -13,10 +13,18 @@ import onnx_ir as ir
 from bitwright.decide.layout.selection import Selector
 from bitwright.decide.ops import MATRIX_PRODUCTS, op_types, takes_blocks
 from bitwright.errors import NothingQuantizedError
-from bitwright.graph import iter_values, reach, static_shape, subgraphs_of, weights_of
-from bitwright.graph.branches import iter_chosen
-from bitwright.graph.constants import EXPERT_WEIGHTS, ProductWeight, input_at
-from bitwright.graph.versions import runtime_version
+from bitwright.graph import (
+    EXPERT_WEIGHTS,
+    ProductWeight,
+    input_at,
+    iter_chosen,
+    iter_values,
+    reach,
+    runtime_version,
+    static_shape,
+    subgraphs_of,
+    weights_of,
+)
 from bitwright.plan import NodePlan, QuantPlan, WeightPlan
 from bitwright.recipe import HQQ, Nearest, Recipe, RoundingMethod, WeightOverride
 from bitwright.support.wording import counted

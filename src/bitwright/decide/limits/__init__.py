@@ -13,8 +13,7 @@ from bitwright.decide.limits.positions import PlanPositions
 from bitwright.decide.limits.solver import solve_positions
 from bitwright.decide.limits.weights import StoredConstant, fit_weight_and_bias
 from bitwright.errors import PlanError, RecipeError
-from bitwright.graph import iter_values
-from bitwright.graph.constants import constant_of
+from bitwright.graph import constant_of, iter_values
 from bitwright.plan import QuantPlan
 from bitwright.recipe import LimitDetails
 from bitwright.support.wording import counted

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.numerics.positions import PositionGrid
-from bitwright.numerics.types import QType
+from bitwright.numerics import PositionGrid, QType
 from bitwright.targets.npu_limits import LimitRule, NpuOperation, Positions, Ref, bounds_of
 
 # What is computed at a position uses about a quarter of its range, in the mean square.

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from bitwright.decide.ops import CONVOLUTIONS
-from bitwright.graph import static_shape
-from bitwright.graph.constants import is_constant
+from bitwright.graph import is_constant, static_shape
 from bitwright.support.array_types import Array
 
 

@@ -13,8 +13,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from bitwright.decide.ops import LINEAR_OPS
-from bitwright.graph import reach
-from bitwright.graph.constants import input_at, is_constant, maker_of
+from bitwright.graph import input_at, is_constant, maker_of, reach
 from bitwright.graph.quantized_ops import DEQUANTIZERS, INTEGER_OPS, QUANTIZERS
 from bitwright.recipe.sizes import AttentionSizes, ConvolutionSizes, SizeRule, SmallProducts
 

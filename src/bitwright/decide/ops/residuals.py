@@ -9,8 +9,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from bitwright.decide.ops import CONVOLUTIONS
-from bitwright.graph.constants import is_constant, is_private
-from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
+from bitwright.graph import DEQUANTIZERS, QUANTIZERS, is_constant, is_private
 
 _FUSED_WITH_IT = frozenset({"BatchNormalization", "Clip", "LeakyRelu", "Relu"})
 _PAIRS = QUANTIZERS | DEQUANTIZERS

@@ -13,8 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops import OPERATORS, OpRule, op_types
-from bitwright.graph.quantized_ops import INTEGER_OPS, is_integer_op
-from bitwright.graph.quantizers import Quantizer, Quantizers, name_of
+from bitwright.graph import INTEGER_OPS, Quantizer, Quantizers, is_integer_op, name_of
 from bitwright.run.optimized import OptimizedModel
 
 LINEAR_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear"})

@@ -26,8 +26,7 @@ from bitwright.decide.placement.kernels import (
     integer_work,
     quantize_work,
 )
-from bitwright.graph import iter_values
-from bitwright.graph.constants import is_constant, maker_of
+from bitwright.graph import is_constant, iter_values, maker_of
 from bitwright.plan import NodePlan
 from bitwright.targets.costs import CostTable, Work
 

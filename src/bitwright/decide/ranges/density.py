@@ -8,8 +8,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.numerics.scales import middle_of
-from bitwright.numerics.types import QType
+from bitwright.numerics import QType, middle_of
 from bitwright.support.array_types import F64, Array
 
 _MAX_INTERVALS = 384

@@ -26,8 +26,7 @@ from bitwright.decide.ranges.statistics import (
     sketch_points,
 )
 from bitwright.errors import DataError, RecipeError
-from bitwright.numerics.positions import PositionGrid
-from bitwright.numerics.types import QType
+from bitwright.numerics import PositionGrid, QType
 from bitwright.recipe import (
     MSE,
     Distribution,

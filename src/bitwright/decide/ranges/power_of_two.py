@@ -11,8 +11,7 @@ import numpy.typing as npt
 from bitwright.decide.ranges.density import Density, Levels
 from bitwright.decide.ranges.statistics import Sketch
 from bitwright.errors import DataError
-from bitwright.numerics.positions import PositionGrid
-from bitwright.numerics.types import QType
+from bitwright.numerics import PositionGrid, QType
 from bitwright.recipe import MinMSE
 
 

@@ -14,8 +14,7 @@ from bitwright.decide.limits import apply_limits
 from bitwright.decide.ops import LINEAR_OPS, RULES
 from bitwright.decide.ops.linear import bias_sum_behind
 from bitwright.decide.scales.parameters import shift_for_bias, weight_plan, widened_for_bias
-from bitwright.graph import iter_values
-from bitwright.graph.constants import constant_of
+from bitwright.graph import constant_of, iter_values
 from bitwright.numerics.types import INT32
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import find_override

@@ -21,8 +21,7 @@ from bitwright.decide.ranges.methods import Range, choose_range, sketch_std, wei
 from bitwright.decide.ranges.power_of_two import position_grid
 from bitwright.errors import ModelError, RecipeError
 from bitwright.graph.constants import constant_of
-from bitwright.numerics.broadcasting import along_axis
-from bitwright.numerics.positions import PositionGrid
+from bitwright.numerics import PositionGrid, QType, along_axis
 from bitwright.numerics.scales import (
     affine_parameters,
     ceil_scale,
@@ -33,7 +32,6 @@ from bitwright.numerics.scales import (
     smallest_bias_scale,
     without_last_level,
 )
-from bitwright.numerics.types import QType
 from bitwright.plan import TensorPlan
 from bitwright.recipe import Distribution, MinMax, MinMSE, Override, RangeMethod, Recipe, ScaleKind
 from bitwright.support.array_types import Array

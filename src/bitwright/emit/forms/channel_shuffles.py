@@ -23,8 +23,7 @@ from bitwright.decide.ops.integer_kernels import is_depthwise, is_faster_unshuff
 from bitwright.emit.forms.layers import IntegerConv, integer_conv, store
 from bitwright.emit.qlinear_graph import PairGraph
 from bitwright.emit.quantized import Quantized
-from bitwright.graph.channel_moves import MOVES, ChannelReader, channel_readers
-from bitwright.graph.constants import constant_of, input_at, maker_of
+from bitwright.graph import MOVES, ChannelReader, channel_readers, constant_of, input_at, maker_of
 from bitwright.support.array_types import Array
 
 _PAIR = ("QuantizeLinear", "DequantizeLinear")

@@ -22,8 +22,7 @@ import onnx_ir as ir
 
 from bitwright.emit.qlinear_graph import EIGHT_BITS, PairGraph
 from bitwright.emit.quantized import Quantized
-from bitwright.graph.constants import constant_of, input_at, is_private
-from bitwright.graph.editing import remove_nodes, replace_inputs
+from bitwright.graph import constant_of, input_at, is_private, remove_nodes, replace_inputs
 from bitwright.support.array_types import Array
 
 

@@ -9,9 +9,8 @@ import onnx_ir as ir
 
 from bitwright.emit.qlinear_graph import PairGraph
 from bitwright.emit.quantized import Quantized
-from bitwright.graph.constants import input_at, maker_of
+from bitwright.graph import Quantizer, input_at, maker_of, stored_weight
 from bitwright.graph.editing import copy_node, like, replace_constant
-from bitwright.graph.quantizers import Quantizer, stored_weight
 from bitwright.support.array_types import Array
 
 

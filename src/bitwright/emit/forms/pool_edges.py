@@ -21,8 +21,7 @@ import onnx_ir as ir
 
 from bitwright.emit.qlinear_graph import PairGraph
 from bitwright.emit.quantized import Quantized
-from bitwright.graph.constants import constant_of, maker_of
-from bitwright.graph.editing import insert_before, like
+from bitwright.graph import constant_of, insert_before, like, maker_of
 
 _MARGIN = 0.3
 """Steps: less than half of one, so that the ends still round to themselves."""

@@ -24,13 +24,10 @@ from bitwright.equalize.rotation.operands import (
 from bitwright.equalize.rotation.rules import trace
 from bitwright.equalize.rotation.tracing import Fold, Tracing
 from bitwright.equalize.shifting import Shift
-from bitwright.graph import NameScope
-from bitwright.graph.constants import float_constant_of, input_at, maker_of
-from bitwright.graph.editing import replace_constant
+from bitwright.graph import NameScope, float_constant_of, input_at, maker_of, replace_constant
 from bitwright.numerics.orthogonal import Orthogonal, OrthogonalKind, make_orthogonal
 from bitwright.plan import Rotation
-from bitwright.support.array_types import Array
-from bitwright.support.wording import counted, show_bytes
+from bitwright.support import Array, counted, show_bytes
 
 
 @dataclass(frozen=True, slots=True)

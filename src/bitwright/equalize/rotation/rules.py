@@ -26,8 +26,7 @@ from bitwright.equalize.rotation.operands import (
     width_of,
 )
 from bitwright.equalize.rotation.tracing import Rule, Slot, Tracing, expect
-from bitwright.graph.constants import constant_of, input_at
-from bitwright.graph.editing import graph_of
+from bitwright.graph import constant_of, graph_of, input_at
 
 
 def trace(

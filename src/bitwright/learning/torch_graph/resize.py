@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from bitwright.learning.torch_graph.attributes import Attributes
-from bitwright.numerics.broadcasting import along_axis
-from bitwright.numerics.resizing import COORDINATES, ROUNDINGS, coordinates
+from bitwright.numerics import COORDINATES, ROUNDINGS, along_axis, coordinates
 
 
 def refuse_resize(node: ir.Node) -> str | None:

@@ -6,8 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.decide.ops.matching import clip_limits
-from bitwright.graph.editing import replace_constant
-from bitwright.graph.shapes import element_type
+from bitwright.graph import element_type, replace_constant
 from bitwright.prepare.passes import Builder, Scope, rewrites
 from bitwright.prepare.simulation.scaling import multiply_behind
 from bitwright.targets.npu_operations import is_npu_hard_sigmoid

@@ -15,8 +15,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.constants import float_constant_of
-from bitwright.graph.shapes import element_type
+from bitwright.graph import element_type, float_constant_of
 from bitwright.prepare.passes import Builder, Scope, rewrites
 from bitwright.support.array_types import Array
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bitwright.graph.editing import add_initializer, graph_of, insert_behind_value
-from bitwright.graph.names import NameScope
+from bitwright.graph import NameScope, add_initializer, graph_of, insert_behind_value
 
 
 def multiply_behind(node: ir.Node, factor: float, names: NameScope) -> bool:

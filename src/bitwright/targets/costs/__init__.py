@@ -15,8 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from bitwright.errors import RecipeError, TargetError, did_you_mean
-from bitwright.support.files import read_parsed, write_file
-from bitwright.support.settings import convert
+from bitwright.support import convert, read_parsed, write_file
 from bitwright.targets.host import CPU_CLASSES, detect_cpu_class
 
 __all__ = ["CPU_CLASSES", "Cost", "CostTable", "Work", "read_costs", "write_costs"]
