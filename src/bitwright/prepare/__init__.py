@@ -21,9 +21,8 @@ from bitwright.prepare.fold_pads import lowest_pads_into_pools, zero_pads_into_c
 from bitwright.prepare.fold_scale_shift import fold_scale_shift
 from bitwright.prepare.fuse_gelu import fuse_gelu
 from bitwright.prepare.fuse_hard_swish import fuse_hard_swish
-from bitwright.prepare.fuse_instance_norm import fuse_instance_norm
 from bitwright.prepare.fuse_l2_norm import fuse_l2_norm
-from bitwright.prepare.fuse_layer_norm import fuse_layer_norm
+from bitwright.prepare.fuse_norms import fuse_instance_norm, fuse_layer_norm
 from bitwright.prepare.fuse_space_to_depth import fuse_space_to_depth
 from bitwright.prepare.keep_zero_pads import keep_zero_pads
 from bitwright.prepare.nearest_to_floor import nearest_to_floor

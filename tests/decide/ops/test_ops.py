@@ -132,7 +132,7 @@ LISTS = {
     ),
     "prepare/fold_constants.py": (3, "what the optimizer's rules act on, and get wrong"),
     "prepare/fold_scale_shift.py": (1, "the pattern of a written-out norm"),
-    "prepare/fuse_instance_norm.py": (1, "the pattern of a written-out norm"),
+    "prepare/fuse_norms.py": (1, "the pattern of a written-out norm"),
     "recipe/named.py": (1, "the values of an option"),
     "recipe/emulate.py": (1, "the values of an option"),
     "run/opening.py": (1, "nodes that passes of the runtime are for"),
