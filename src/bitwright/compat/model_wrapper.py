@@ -14,6 +14,7 @@ from onnx import GraphProto, NodeProto, TensorProto
 from bitwright import graph
 from bitwright.compat.onnxruntime.peer import peer
 from bitwright.errors import ModelError, did_you_mean
+from bitwright.graph.subgraphs import iter_messages
 from bitwright.graph.tensors import inline_copy
 from bitwright.support.array_types import Array
 
@@ -189,17 +190,8 @@ Model = ONNXModel
 """Its name where the framework is not known."""
 
 
-def iter_graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """Yield a graph and the bodies of its nodes, and of the nodes in these."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                yield from iter_graphs(body)
-
-
 def read_names(graph: GraphProto) -> Iterator[str]:
     """Yield the name of each input of each node, and of each output of a body."""
-    for inner in iter_graphs(graph):
+    for _, inner in iter_messages("", graph):
         yield from (name for node in inner.node for name in node.input if name)
         yield from (value.name for value in inner.output if inner is not graph)

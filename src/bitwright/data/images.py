@@ -125,9 +125,7 @@ def _read_batch(
     """Return images of one size, the first of them of this number."""
     names = [_name_of(image, first + place) for place, image in enumerate(images)]
     arrays = [
-        image_to_array(image, spec, transform, name)
-        if is_image(image)
-        else _read_image(Path(image), spec, transform)
+        image_to_array(image if is_image(image) else _upright(Path(image)), spec, transform, name)
         for image, name in zip(images, names, strict=True)
     ]
     if len({array.shape for array in arrays}) > 1:
@@ -150,10 +148,6 @@ def one_image_input(specs: Sequence[InputSpec]) -> InputSpec:
             f"({', '.join(spec.name for spec in specs)}); give .npz files with one array for each."
         )
     return specs[0]
-
-
-def _read_image(file: Path, spec: InputSpec, transform: Any) -> Array:
-    return image_to_array(_upright(file), spec, transform, repr(str(file)))
 
 
 def _upright(file: Path) -> Any:

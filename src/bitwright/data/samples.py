@@ -8,9 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeAlias
 
-import numpy as np
-
-from bitwright.data.specs import Array, InputSpec, Sample, check_sample
+from bitwright.data.specs import InputSpec, Sample, check_sample
 from bitwright.errors import DataError, EmptyDataError
 
 NamedSample: TypeAlias = tuple[Mapping[str, Any], str | None]
@@ -136,7 +134,8 @@ def to_channels_last(samples: Samples, channels_last: Collection[str]) -> Sample
             yield turned(sample), None
 
     def turned(sample: Sample) -> Sample:
-        return {k: _to_last(v) if k in channels_last else v for k, v in sample.items()}
+        moved = {k: v.transpose(0, 2, 3, 1).copy() for k, v in sample.items() if k in channels_last}
+        return sample | moved
 
     return Samples(
         produce,
@@ -149,10 +148,6 @@ def to_channels_last(samples: Samples, channels_last: Collection[str]) -> Sample
         repeatable=samples.repeatable,
         at=(lambda index: (turned(samples.read(index)), None)) if samples.can_seek else None,
     )
-
-
-def _to_last(array: Array) -> Array:
-    return np.ascontiguousarray(array.transpose(0, 2, 3, 1))
 
 
 def _permuted(spec: InputSpec, order: Sequence[int]) -> InputSpec:

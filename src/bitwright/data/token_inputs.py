@@ -117,10 +117,6 @@ def _make_positions(window: Window, spec: InputSpec) -> Array:
     return np.broadcast_to(positions, shape[-rank:]).copy()
 
 
-def _make_zeros(window: Window, spec: InputSpec) -> Array:
-    return np.zeros(window.tokens.shape, spec.dtype)
-
-
 def _make_number(value: Callable[[Window], int]) -> Maker:
     """Return an array of one number, for an input of one element or of one per batch."""
 
@@ -179,7 +175,7 @@ Maker: TypeAlias = Callable[[Window, InputSpec], Array]
 _MAKERS: tuple[tuple[str, Maker], ...] = (
     (r"mask", _make_mask),
     (r"position", _make_positions),
-    (r"token_type|segment", _make_zeros),
+    (r"token_type|segment", lambda window, spec: np.zeros(window.tokens.shape, spec.dtype)),
     (r"(input_ids|tokens|ids)$", _make_tokens),
     (r"use_cache_branch$", _make_number(lambda window: window.done > 0)),
     (r"logits_to_keep$", _make_number(lambda window: 0)),  # 0: all of them

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -228,11 +228,14 @@ def _put(model: ir.Model, uses: Sequence[_Use], file: GGUFFile) -> None:
                 f"{use.value.name!r} is one constant behind {use.link.name!r} for several modules "
                 "of the graph; export it with weights that differ."
             )
+    wanted: dict[ir.Value, dict[_Wanted, None]] = {}
+    for use in links.values():
+        wanted.setdefault(use.value, {})[use.wanted] = None
     names, made = NameScope(model), dict[_Wanted, ir.Value]()
     kept: dict[ir.Value, _Wanted | None] = {
         # What something else reads as well must stay what it is.
         value: next(iter(found)) if all(tuple(each) in links for each in value.uses()) else None
-        for value, found in _group(links.values()).items()
+        for value, found in wanted.items()
     }
     for use in links.values():
         tensor = _lazy_tensor(use, file)
@@ -243,13 +246,6 @@ def _put(model: ir.Model, uses: Sequence[_Use], file: GGUFFile) -> None:
             made[use.wanted] = add_initializer(graph_of(use.value), names, use.tensors[0], tensor)
         use.link.replace_input_with(use.place, made[use.wanted])
     remove_unused_initializers(model)
-
-
-def _group(uses: Iterable[_Use]) -> dict[ir.Value, dict[_Wanted, None]]:
-    found: dict[ir.Value, dict[_Wanted, None]] = {}
-    for use in uses:
-        found.setdefault(use.value, {})[use.wanted] = None
-    return found
 
 
 def _lazy_tensor(use: _Use, file: GGUFFile) -> ir.LazyTensor:

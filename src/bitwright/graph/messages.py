@@ -124,7 +124,7 @@ def _check_remarks(proto: onnx.ModelProto, what: str) -> None:
 
 
 def _check_node(node: onnx.NodeProto, what: str, opset: int) -> None:
-    required, fewest = _required_inputs(node.op_type, opset)
+    required, fewest, attributes = _required(node.op_type, opset)
     name = f"node {node.name or (node.output or [''])[0]!r} ({node.op_type})"
     if len(node.input) < fewest:
         raise _damaged(f"{what}: {name} has {len(node.input)} of at least {fewest} inputs")
@@ -134,7 +134,7 @@ def _check_node(node: onnx.NodeProto, what: str, opset: int) -> None:
     if not node.output:
         raise _damaged(f"{what}: {name} has no output")
     given = {attribute.name for attribute in node.attribute}
-    for attribute in _required_attributes(node.op_type, opset):
+    for attribute in attributes:
         if attribute not in given:
             raise _damaged(f"{what}: {name} has no attribute {attribute!r}")
     if node.op_type == "Constant" and len(given) != 1:
@@ -144,21 +144,16 @@ def _check_node(node: onnx.NodeProto, what: str, opset: int) -> None:
 
 
 @cache
-def _required_inputs(op_type: str, opset: int) -> tuple[tuple[int, ...], int]:
-    """Return which inputs of an operator must be there, and the smallest number of them."""
+def _required(op_type: str, opset: int) -> tuple[tuple[int, ...], int, tuple[str, ...]]:
+    """Return which inputs of an operator must be there, the smallest number of them, and which
+    attributes must be."""
     schema = find_schema(op_type, max(opset, 1))
     if schema is None:
-        return (), 0
+        return (), 0, ()
     single = onnx.defs.OpSchema.FormalParameterOption.Single
-    required = tuple(i for i, one in enumerate(schema.inputs) if one.option == single)
-    return () if op_type in _MAY_BE_EMPTY else required, schema.min_input
-
-
-@cache
-def _required_attributes(op_type: str, opset: int) -> tuple[str, ...]:
-    schema = find_schema(op_type, max(opset, 1))
-    attributes = {} if schema is None else schema.attributes
-    return tuple(name for name, one in attributes.items() if one.required)
+    inputs = tuple(i for i, one in enumerate(schema.inputs) if one.option == single)
+    attributes = tuple(name for name, one in schema.attributes.items() if one.required)
+    return () if op_type in _MAY_BE_EMPTY else inputs, schema.min_input, attributes
 
 
 @cache

@@ -152,16 +152,10 @@ def _search(weights: _Weights, grids: Grids, fitted: _Fitted, codes: _Codes) -> 
     length = grids.length
     tile = np.empty((length, _LANES), np.float32)
     packed = np.empty((length * max(codes.bits, 1) // 8 + 1, _LANES), np.uint8)
-    low, high = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
-    shrink, base = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
-    scale, inverse = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
-    zero, cost = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
-    bottom, top = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
-    best, best_shrink = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
-    best_scale, best_zero = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
+    of = np.empty((14, _LANES), np.float32)
     lanes = _Lanes(
-        *(low, high, shrink, base, scale, inverse, zero, bottom, top, cost),
-        *(best, best_shrink, best_scale, best_zero),
+        *(of[0], of[1], of[2], of[3], of[4], of[5], of[6]),
+        *(of[7], of[8], of[9], of[10], of[11], of[12], of[13]),
     )
     tries = grids.shrinks.size + 2 * grids.steps.size
     for block in range(-(-weights.rows // length)):

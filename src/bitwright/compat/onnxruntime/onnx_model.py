@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Container
 from itertools import count
 
-from bitwright.compat.model_wrapper import iter_graphs, read_names
+from bitwright.compat.model_wrapper import read_names
 from bitwright.compat.onnxruntime.peer import hand_on, peer
+from bitwright.graph.subgraphs import iter_messages
 
 __getattr__, __dir__ = hand_on(__name__)
 
@@ -36,7 +37,7 @@ class ONNXModel(peer("onnx_model").ONNXModel):  # type: ignore[misc]
 
         The peer transposes a constant in place for each of the nodes that share it.
         """
-        graphs = [*iter_graphs(self.graph())]
+        graphs = [graph for _, graph in iter_messages("", self.graph())]
         constants = {
             tensor.name: (tensor, graph) for graph in graphs for tensor in graph.initializer
         }

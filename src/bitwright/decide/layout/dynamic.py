@@ -322,10 +322,6 @@ def _matmul(builder: _DynamicBuilder, node: ir.Node) -> dict[int, str] | Skip:
     return builder.product(node, rank - 1 if rank > 1 else None)
 
 
-def _gemm(builder: _DynamicBuilder, node: ir.Node) -> dict[int, str] | Skip:
-    return builder.product(node, 0 if node.attributes.get_int("transB", 0) else 1)
-
-
 def _lstm(builder: _DynamicBuilder, node: ir.Node) -> dict[int, str] | Skip:
     keys: dict[int, str] = {}
     if node.attributes.get_int("layout", 0):
@@ -372,7 +368,9 @@ def _embedding(builder: _DynamicBuilder, node: ir.Node) -> dict[int, str] | Skip
 
 _RULES: dict[str, Rule] = {
     "MatMul": _matmul,
-    "Gemm": _gemm,
+    "Gemm": lambda builder, node: builder.product(
+        node, int(not node.attributes.get_int("transB", 0))
+    ),
     "Conv": lambda builder, node: builder.measured_by_weight(node, axis=0),
     "LSTM": _lstm,
     "Attention": _attention,

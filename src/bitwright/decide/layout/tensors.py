@@ -40,7 +40,9 @@ class TensorMarks:
         assert value is not None
         if not is_constant(value):
             self.mark_activation(value)
-            return self._key_of_type(value, node.name or "", self._second_factor(index, rule))
+            # The second factor of a product may have a type of its own.
+            factor = self.recipe.place.second_factor if index == 1 and rule.linear else None
+            return self._key_of_type(value, node.name or "", factor)
         if index not in rule.weights:
             qtype = self.types.read.get(node.name or "", self.recipe.activation)
             return self._mark_constant(node, value, qtype, None, 0, operand=True)
@@ -78,11 +80,7 @@ class TensorMarks:
         chosen = override.convert_for
         return f"{key}@convert" if chosen is None or reader in chosen else key
 
-    def _second_factor(self, index: int, rule: OpRule) -> QType | None:
-        """Return the type of a product's second factor, where it has one of its own."""
-        return self.recipe.place.second_factor if index == 1 and rule.linear else None
-
-    def _key_of_type(self, value: ir.Value, reader: str, factor: QType | None = None) -> str:
+    def _key_of_type(self, value: ir.Value, reader: str, factor: QType | None) -> str:
         """Return the entry through which a quantized node reads a tensor in the node's type.
 
         Where that is not the tensor's, all nodes of the type read one more pair behind its own.

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Layout
-from bitwright.decide.ops import OPERATORS, OpRule, rule_of
+from bitwright.decide.ops import OPERATORS, rule_of
 from bitwright.graph import is_constant, reach
 from bitwright.plan import NodePlan
 
@@ -32,7 +32,11 @@ def find_unread_nodes(layout: Layout, *, wanted: frozenset[str] = frozenset()) -
         if any(key and layout.entries[key].override is not None for key in plan.outputs)
     }
     useful = _find_useful(layout, quantized, asked)
-    unread = {name for name in quantized.keys() - useful if _computes(quantized[name])}
+    unread = {  # those that round anew, and do not just move values
+        name
+        for name in quantized.keys() - useful
+        if rule_of(quantized[name].op).needs_all_inputs_quantized
+    }
     integers = {
         tensor
         for name in useful & quantized.keys()
@@ -57,7 +61,12 @@ def _find_useful(
         for name, plan in quantized.items()
         for tensor in _tensors(layout, plan.outputs)
     }
-    useful = {name for name, plan in quantized.items() if not _follows(rule_of(plan.op))} | asked
+    # All others are quantized only because their inputs are.
+    useful = asked | {
+        name
+        for name, rule in ((name, rule_of(plan.op)) for name, plan in quantized.items())
+        if not rule.needs_quantized_input and not rule.needs_all_inputs_quantized
+    }
 
     def feeding(name: str) -> list[str]:
         read = _tensors(layout, quantized[name].inputs) if name in quantized else set()
@@ -69,16 +78,6 @@ def _find_useful(
 def _tensors(layout: Layout, keys: tuple[str | None, ...]) -> set[str]:
     """Return the names of tensors; a converted one has two entries, and one name."""
     return {layout.entries[key].name for key in keys if key}
-
-
-def _follows(rule: OpRule) -> bool:
-    """Whether an operator is quantized only because its inputs are."""
-    return rule.needs_quantized_input or rule.needs_all_inputs_quantized
-
-
-def _computes(plan: NodePlan) -> bool:
-    """Whether a node that follows its inputs rounds anew, and does not just move values."""
-    return rule_of(plan.op).needs_all_inputs_quantized
 
 
 def mark_results(layout: Layout, nodes: Iterable[ir.Node]) -> None:
