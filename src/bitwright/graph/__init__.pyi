@@ -1,8 +1,8 @@
 """The names of this package and where each is defined."""
 
 from .branches import iter_chosen as iter_chosen
-from .channel_moves import ChannelReader as ChannelReader
 from .channel_moves import MOVES as MOVES
+from .channel_moves import ChannelReader as ChannelReader
 from .channel_moves import channel_readers as channel_readers
 from .checking import check_model as check_model
 from .checking import check_order as check_order

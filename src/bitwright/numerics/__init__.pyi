@@ -1,7 +1,7 @@
 """The names of this package and where each is defined."""
 
-from .arrays import Arrays as Arrays
 from .arrays import NUMPY as NUMPY
+from .arrays import Arrays as Arrays
 from .arrays import arrays_on as arrays_on
 from .arrays import float_type as float_type
 from .block_search import is_worth_compiling as is_worth_compiling
@@ -29,19 +29,19 @@ from .scales import middle_of as middle_of
 from .second_moment import Batches as Batches
 from .second_moment import CrossMoment as CrossMoment
 from .second_moment import SecondMoment as SecondMoment
-from .shared_exponent import BlockFloat as BlockFloat
 from .shared_exponent import SHARED_EXPONENT_FORMATS as SHARED_EXPONENT_FORMATS
+from .shared_exponent import BlockFloat as BlockFloat
 from .shared_exponent import axis_within as axis_within
 from .stacked import as_matrix as as_matrix
 from .stacked import as_stack as as_stack
 from .types import BFLOAT16 as BFLOAT16
-from .types import INT16 as INT16
-from .types import INT32 as INT32
 from .types import INT4 as INT4
 from .types import INT8 as INT8
+from .types import INT16 as INT16
+from .types import INT32 as INT32
 from .types import QTYPES as QTYPES
-from .types import QType as QType
 from .types import UINT8 as UINT8
+from .types import QType as QType
 from .types import qtype as qtype
 from .windows import transposed_window_coverage as transposed_window_coverage
 from .windows import window_coverage as window_coverage

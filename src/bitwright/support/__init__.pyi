@@ -2,12 +2,12 @@
 
 from .arguments import alternatives as alternatives
 from .arguments import check_arguments as check_arguments
-from .array_types import Array as Array
 from .array_types import F64 as F64
+from .array_types import Array as Array
 from .collector import without_collection as without_collection
+from .engines import LOCAL as LOCAL
 from .engines import Engine as Engine
 from .engines import KeptParts as KeptParts
-from .engines import LOCAL as LOCAL
 from .engines import Workers as Workers
 from .engines import open_engine as open_engine
 from .files import Closing as Closing
