@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from bitwright.errors import PlanError, RecipeError, did_you_mean
+from bitwright.graph.decisions import Decisions
 from bitwright.numerics.orthogonal import OrthogonalKind
 from bitwright.numerics.types import QType
 from bitwright.recipe import Recipe, RoundingMethod
@@ -249,11 +250,33 @@ class QuantPlan(Summarized, msgspec.Struct, frozen=True, kw_only=True, forbid_un
         for name in _HELD:
             msgspec.structs.force_setattr(self, name, frozen(getattr(self, name)))
 
+    @property
+    def quantized(self) -> Counter[str]:
+        """Op type -> how many nodes are quantized."""
+        return Counter(node.op for node in self.nodes.values() if node.quantized)
+
+    @property
+    def left_float(self) -> Counter[tuple[str, str]]:
+        """(op type, reason) -> how many nodes are not."""
+        return Counter((n.op, n.reason or "") for n in self.nodes.values() if not n.quantized)
+
+    def decisions(self) -> Decisions:
+        """Return the counts of both; integer operators of a written model have other names."""
+        quantized, left = Counter[str](), dict[str, dict[str, int]]()
+        for node in self.nodes.values():
+            # A Gemm by rows is written as a MatMul.
+            op = "MatMul" if node.per_token and node.op == "Gemm" else node.op
+            if node.quantized:
+                quantized[op] += 1
+            else:
+                reasons, why = left.setdefault(op, {}), node.reason or "not said"
+                reasons[why] = reasons.get(why, 0) + 1
+        return Decisions(dict(quantized), left)
+
     def summary(self) -> str:
         """Return what was decided, in a few lines."""
-        kept = Counter((n.op, n.reason or "") for n in self.nodes.values() if not n.quantized)
-        done = len(self.nodes) - kept.total()
-        ops = Counter(node.op for node in self.nodes.values() if node.quantized)
+        ops, kept = self.quantized, self.left_float
+        done = ops.total()
         taken, left = self.recipe.done_and_left
         entries = counted(len(self.tensors) + len(self.weights), "tensor")
         lines = [

@@ -10,6 +10,8 @@ from support.models import make_cnn, make_mlp, make_samples
 
 import bitwright
 from bitwright.assess.inspection import show_type
+from bitwright.graph.decisions import Decisions
+from bitwright.plan import NodePlan, QuantPlan
 from bitwright.recipe import Recipe
 
 
@@ -95,12 +97,13 @@ def test_inspect_counts_what_quantize_counts(recipe, quantized):
     facts = bitwright.inspect(result.model)
     assert facts.quantized_ops == quantized
     left = Counter(node.op for node in result.plan.nodes.values() if not node.quantized)
+    assert facts.left_float == result.plan.decisions().left_float
     assert facts.float_ops == left
 
 
 def test_metadata_that_somebody_else_wrote_is_ignored():
     model = bitwright.quantize(make_cnn(), data=make_samples(make_cnn()), purpose="size").model
-    for text in ("", "[]", '{"quantized": 1}'):
+    for text in ("", "[]", '{"quantized": 1}', '{"quantized": {}, "left_float": {"Conv": 1}}'):
         model.metadata_props["bitwright.nodes"] = text
         facts = bitwright.inspect(model)
         assert facts.float_ops == {}
@@ -109,3 +112,16 @@ def test_metadata_that_somebody_else_wrote_is_ignored():
 
 def test_types_are_shown_with_open_sizes():
     assert show_type(ir.val("x", ir.DataType.FLOAT, ["n", 3])) == "float[n,3]"
+
+
+def test_reasons_in_a_model_stay_a_few_kilobytes_however_many_there_are():
+    nodes = {
+        f"n{n}": NodePlan(op="Conv", action="float", reason=f"reason {n % 5000}")
+        for n in range(10_000)
+    }
+    plan = QuantPlan(recipe=Recipe(), fingerprint="", tensors={}, nodes=nodes)
+    model = ir.from_proto(make_cnn())
+    plan.decisions().write(model)
+    assert sum(map(len, model.metadata_props.values())) < 1000
+    kept = Decisions.read(model).left_float["Conv"]
+    assert sum(kept.values()) == 10_000 and kept["other reasons, which the plan tells"] == 9984

@@ -238,7 +238,7 @@ def test_output_equal_to_input(run, model, data, tmp_path):
     assert path.read_bytes() == model.read_bytes()
 
 
-@pytest.mark.parametrize("option", ["-o", "--plan-out", "--sketches"])
+@pytest.mark.parametrize("option", ["-o", "--plan-out", "--sketches", "--report"])
 @pytest.mark.parametrize("given", ["--data", "--recipe"])
 def test_an_output_equal_to_another_file_that_is_given(run, model, data, tmp_path, option, given):
     recipe = tmp_path / "recipe.json"

@@ -35,7 +35,8 @@ def test_a_good_model_passes_with_three_lines_and_each_limit(run, model, quantiz
     lines = answer.out.splitlines()
     assert lines[:2] == [
         "Ship it: yes, it is within every limit",
-        "Time: 2.0 × faster than the prepared float model",
+        "Time: 2.0 × faster than the prepared float model: 0.50 (0.48 to 0.52) of its time, one "
+        "thread",
     ]
     assert lines[2].startswith("Next: ship it")
     assert [line.split(":")[0] for line in lines[3:]] == [
@@ -51,7 +52,7 @@ def test_each_limit_fails_by_itself_and_the_exit_code_is_three(
     assert answer.code == 3
     found = {one["name"]: one["passed"] for one in answer.json["criteria"]}
     assert found == {"Accuracy": True, "Time": False, "Size": False}
-    assert answer.json["verdict"][0] == "Ship it: no: time and size"
+    assert answer.json["lines"][0] == "Ship it: no: time and size"
 
 
 @pytest.mark.parametrize("verb", ["check", "tune"])

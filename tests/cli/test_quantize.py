@@ -28,11 +28,13 @@ def test_it_writes_a_model_that_runs_and_says_so(run, model, data, out):
     assert "Size: " in answer.out
     assert "Against float (2 holdout samples): output 'logits'" in answer.out
     assert "Note: folded 7 batch norms" in answer.out
-    verdict, following = answer.out.splitlines()[-2:]
-    assert "Time: 0.50 of the prepared float model's (0.48 to 0.52), one thread" in answer.out
+    verdict, ship, time, following = answer.out.splitlines()[-4:]
+    assert ship == "Ship it: not known: 2 samples alone were measured"
+    faster = "Time: 2.0 × faster than the prepared float model"
+    assert time == f"{faster}: 0.50 (0.48 to 0.52) of its time, one thread"
     assert verdict.startswith("Verdict: From 2 samples alone: Good: same answers on 100.0 % (")
     assert verdict.endswith(", 2.0 × faster than the prepared float model.")
-    assert following == f"Next: bitwright bench {model} {out}"
+    assert following == f"Next: bitwright check {model} {out} --data {data}"
 
 
 @pytest.mark.parametrize(
@@ -282,7 +284,9 @@ def test_the_verdict_of_an_accelerator_stands_beside_that_of_the_numbers(run, tm
     onnx.save(model, open_batch)
     words = ("quantize", open_batch, "-o", out, "--data", data, "--target", "qualcomm-htp")
     answer = run(*words, "--effort", "low")
-    *_, verdict, found, following = answer.out.splitlines()
+    *_, verdict, found, ship, time, following = answer.out.splitlines()
+    assert ship == "Ship it: no, qualcomm-htp does not run it as it is"
+    assert time == "Time: not measured: it is made for other hardware than this machine's CPU"
     assert verdict.startswith("Verdict: From 2 samples alone: Good")
     assert found.startswith(
         "Target: qualcomm-htp does not run it as it is: against it static_shapes (leaves); 0 of "
@@ -335,3 +339,13 @@ def test_the_name_beside_the_model_says_what_is_in_it(run, model, tmp_path, word
     answer = run("quantize", beside, *words, "--json", "--no-timing")
     assert answer.code == 0, answer.err
     assert (tmp_path / name).is_file()
+
+
+def test_a_report_of_what_is_in_memory_is_written_with_the_same_time(run, model, data, out):
+    page = out.with_name("page.html")
+    answer = run("quantize", model, "-o", out, "--data", data, "--report", page)
+    assert answer.code == 0, answer.err
+    time = answer.out.splitlines()[-2]
+    assert time.startswith("Time: 2.0 ×") and time in page.read_text(encoding="utf-8")
+    refused = run("quantize", model, "-o", out, "--dynamic", "--report", page)
+    assert refused.code == 2 and "--report measures on samples; give --data" in refused.err

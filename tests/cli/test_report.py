@@ -10,7 +10,8 @@ def test_it_writes_the_page_and_says_the_verdict(run, model, quantized, data, tm
     lines = answer.out.splitlines()[1:4]
     assert lines[0].startswith("Ship it: yes")
     assert lines[1] == "Time: not measured: timing was switched off"
-    assert lines[2] == "Next: Nothing to fix"
+    check = f"bitwright check {model} {quantized} --data {data}"
+    assert lines[2] == f"Next: Nothing to fix: {check}"
     assert "<title>q.onnx: quantization report</title>" in out.read_text(encoding="utf-8")
 
 

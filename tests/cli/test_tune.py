@@ -41,7 +41,11 @@ def test_a_goal_that_is_met_gives_zero_and_a_model(call, capsys):
     shown = capsys.readouterr()
     assert "Goal: met: at most 0.05 of top1 below float's" in shown.out
     assert "Drop, unseen samples:" in shown.out
-    assert "Time: 0.50 of the prepared float model's (0.48 to 0.52), one thread" in shown.out
+    ship, time, following = shown.out.splitlines()[-3:]
+    assert ship == "Ship it: yes, top1 is within the allowed drop on samples it has never seen"
+    assert time.startswith("Time: 2.0 × faster than the prepared float model: 0.50 (0.48 to 0.52)")
+    eval_data = f"--eval {call.folder / 'labelled.npz'} --drop 5%"
+    assert following.startswith("Next: bitwright check ") and following.endswith(eval_data)
     assert "at most 11 evaluations" in shown.err
     onnx.checker.check_model(onnx.load(call.folder / "out.onnx"))
     assert (call.folder / "work" / "journal.jsonl").exists()
@@ -51,7 +55,7 @@ def test_a_goal_that_is_missed_gives_three_and_the_closest_model(call, capsys):
     score = f"{call.folder}/score.py:always_worse"
     assert call("--metric", score, "--drop", "0", "--time", "0.001s", "--json") == 3
     document = json.loads(capsys.readouterr().out)
-    assert document["met"] is False
+    assert document["met"] is False and document["lines"][0].startswith("Ship it: no, the goal of")
     assert document["stopped"] is not None
     assert document["points"][document["chosen"]]["verdict"] == "fail"
     onnx.checker.check_model(onnx.load(call.folder / "out.onnx"))

@@ -166,7 +166,9 @@ def test_a_folder_is_quantized_with_its_own_tokenizer_and_listed_model_by_model(
     assert "because" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("option", ["--qat", "--plan-out=plan.json", "--sketches=seen.safetensors"])
+@pytest.mark.parametrize(
+    "option", ["--qat", "--plan-out=p.json", "--sketches=s.safetensors", "--report=page.html"]
+)
 def test_options_for_one_model_are_refused_for_a_folder(tmp_path, capsys, option):
     folder = make_folder(tmp_path / "model")
     assert main(["quantize", str(folder), "-o", str(tmp_path / "small"), option]) == 2

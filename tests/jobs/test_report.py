@@ -151,6 +151,22 @@ def test_every_kind_of_model_has_a_report(recipe, demo):
     assert "<h1>" in report.to_html()
 
 
+def test_a_written_model_says_itself_why_nodes_are_float(demo, tmp_path):
+    file = tmp_path / "q.onnx"
+    options = {"data": demo.calibration[:8], "purpose": "size"}
+    recipe = {"select": {"exclude": ["stem_conv", "re:deep.*"]}}
+    made = bitwright.quantize(demo.model_path, file, recipe=recipe, **options)
+    page = bitwright.write_report(
+        demo.model_path, file, data=demo.calibration[:2], latency=False
+    ).to_dict()
+    told = {(one["reason"], one["op"]): one["nodes"] for one in page["coverage"]["reasons"]}
+    assert told == {(why, op): count for (op, why), count in made.skipped.items()} and told
+    stem = next(node for node in page["nodes"] if node["name"] == "stem_conv")
+    assert stem["reason"] == made.plan.nodes["stem_conv"].reason
+    for (op, why), count in made.skipped.items():
+        assert f"Left float: {op} x{count} because {why}" in bitwright.inspect(file).summary()
+
+
 def test_a_model_of_another_tool_has_a_report(tmp_path):
     model = make_mlp()
     samples = make_samples(model, 6)

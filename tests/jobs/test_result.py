@@ -7,8 +7,9 @@ import pytest
 from support.models import make_cnn, make_samples
 
 import bitwright
-from bitwright.jobs.result import advised_purpose, show_shrinkage
+from bitwright.jobs.result import advised_purpose
 from bitwright.recipe import Recipe
+from bitwright.support.wording import show_ratio
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +22,14 @@ def test_the_summary_names_recipe_sizes_data_and_the_error(result):
     text = result.summary()
     assert str(result) == text
     assert repr(result) == f"<Result: {text.splitlines()[0]}>"
-    assert text.splitlines()[-1] == f"Verdict: {result.verdict.sentence}"
+    assert text.splitlines()[-3:] == [
+        f"Verdict: {result.verdict.sentence}",
+        "Ship it: after a look at the worst nodes",
+        "Time: not measured: it was not asked for",
+    ]
     assert text.startswith("Recipe int8: ")
-    assert "Calibrated on 14 samples of list of samples" in text
-    assert "Against float on 2 holdout samples" in text
+    assert "Calibrated on: 14 samples of list of samples" in text
+    assert "Against float (2 holdout samples): " in text
     assert "Integer kernels: 3 of 3 products in integers (100 % of multiply-adds)" in text
     assert "judged on 2 samples: too few for an interval" in text
 
@@ -64,8 +69,8 @@ def test_the_size_is_that_of_the_file_before_it_is_written(recipe, tmp_path):
 
 
 def test_sizes_are_compared_in_words():
-    assert show_shrinkage(300, 100) == "3.00x smaller"
-    assert show_shrinkage(100, 150) == "1.50x larger"
+    assert show_ratio(3, "smaller", "larger") == "3.00x smaller"
+    assert show_ratio(100 / 150, "smaller", "larger") == "1.50x larger"
 
 
 def test_where_no_purpose_can_be_chosen_speed_is_advised():

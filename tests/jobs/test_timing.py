@@ -77,7 +77,8 @@ def test_the_yardstick_is_the_prepare_yardstick(timed):
 
 def test_the_time_stands_in_the_summary_and_in_the_verdict(model, samples, timed):
     result = bitwright.quantize(model, data=samples, recipe="int8", timing=True)
-    line = "Time: 2.00 of the prepared float model's (1.92 to 2.08), one thread"
+    slower = "Time: 2.0 × slower than the prepared float model"
+    line = f"{slower}: 2.00 (1.92 to 2.08) of its time, one thread"
     assert line in result.summary().splitlines()
     assert "(1.92 to 2.08)" in result._repr_html_()
     assert result.to_dict()["clock"]["ratio"] == 2.0
@@ -117,7 +118,8 @@ def test_a_model_that_wholly_stayed_float_is_neither_good_nor_bad(model, samples
     result = bitwright.apply_plan(plan, model, data=samples)
     assert not result.quantized
     assert result.verdict == LEFT_FLOAT and result.verdict.level == "float"
-    assert time_result(open_model(model, plan.recipe), result) is None and not timed
+    assert time_result(open_model(model, plan.recipe), result) == "it is the prepared float model"
+    assert not timed and result.lines()[0] == "Ship it: no need: it is the prepared float model"
 
 
 def test_models_for_accelerators_are_not_timed_here(timed):
@@ -176,4 +178,5 @@ def test_a_language_model_is_timed_on_one_token_and_on_a_prompt(timed):
     assert result.clock.prompt is SLOWER
     sentence = "slower for one token and 2.0 × slower for a prompt of 128, beside the prepared"
     assert sentence in result.verdict.sentence
-    assert "2.00 (1.92 to 2.08) for a prompt of 128, one thread" in result.summary()
+    both = "2.00 (1.92 to 2.08) and 2.00 (1.92 to 2.08) of its time, one thread"
+    assert f"for a prompt of 128, beside the prepared float model: {both}" in result.summary()

@@ -11,17 +11,16 @@ def quantize(samples):
 
 def test_one_calibration_sample_is_counted_as_one():
     told = quantize(1).summary()
-    assert "Calibrated on 1 sample of " in told
-    assert "Against float on 1 calibration sample, " in told
+    assert "Calibrated on: 1 sample of " in told
+    assert "Against float (1 calibration sample): " in told
 
 
 def test_one_held_back_sample_is_counted_as_one():
     result = quantize(9)
-    assert "Against float on 1 holdout sample, " in result.summary()
+    assert "Against float (1 holdout sample): " in result.summary()
     assert "Against float on 1 holdout sample<" in result._repr_html_()
 
 
 def test_a_comparison_counts_one_sample_as_one():
     found = bitwright.compare(DEMO.model_path, quantize(8).model, data=DEMO.calibration[:1])
     assert found.summary().startswith("On 1 sample, ")
-    assert "Against float on 1 sample<" in found._repr_html_()

@@ -184,7 +184,8 @@ def _request(**given: Any) -> QuantizeRequest:
         recipe=with_purpose(recipe, given.pop("purpose"), given.pop("cpu")),
         calibration=Calibration(**read, engine=engine),
         compute=Compute(given.pop("device", "cpu"), given.pop("work", None)),
-        timing=given.pop("timing", False) and (target is None or is_of_host(target)),
+        timing=given.pop("timing", False),
+        elsewhere=target is not None and not is_of_host(target),
         **given,
     )
 

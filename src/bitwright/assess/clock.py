@@ -129,6 +129,16 @@ class Clock:
         than = "than " if words != _AS_FAST else ""
         return f"{words} {than}the prepared float model"
 
+    def in_words_and_figures(self) -> str:
+        """Return the same, and the ratios with their intervals.
+
+        >>> read_clock([(2.0, 1.0)] * 5).in_words_and_figures()
+        '2.0 × faster than the prepared float model: 0.50 (0.48 to 0.52) of its time, one thread'
+        """
+        clocks = [self] if self.prompt is None else [self, self.prompt]
+        figures = " and ".join(f"{one.figure()} {one.interval()}" for one in clocks)
+        return f"{self.in_words()}: {figures} of its time, {self.where}"
+
     def _token_and_prompt(self) -> tuple[str, str]:
         one = "one token" if self.context is None else f"a token behind {self.context}"
         return one, f"a prompt of {self.context or PROMPT}"

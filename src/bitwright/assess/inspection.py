@@ -6,14 +6,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import onnx_ir as ir
 
 from bitwright.decide.ops.quantized_view import QuantizedView, is_conversion
 from bitwright.graph import input_at, sizes_of
+from bitwright.graph.decisions import Decisions
 from bitwright.graph.quantized_ops import (
     BLOCK_ROUNDERS,
-    DECISIONS,
     DEQUANTIZERS,
     ROUNDERS,
     is_integer_op,
@@ -51,6 +50,8 @@ class Inspection(Summarized):
     else those that read dequantized values. Operators on integers always count."""
     float_ops: dict[str, int]
     """Op type -> how many were left float, where the metadata says it."""
+    left_float: dict[str, dict[str, int]]
+    """The same, op type -> reason -> how many."""
     quantized_types: dict[str, int]
     """Element type of Q/DQ pairs -> how many."""
     scales: dict[str, int]
@@ -75,10 +76,14 @@ class Inspection(Summarized):
         counts = {
             "Ops": self.ops,
             "Quantized": self.quantized_ops,
-            "Left float": self.float_ops,
             "Number types": self.quantized_types,
             "Scales": self.scales,
         }
+        left = (
+            f"{op} x{count} because {why}"
+            for op in self.float_ops
+            for why, count in self.left_float[op].items()
+        )
         return [
             ("Made by", f"{self.producer or 'unknown'}, opset {', '.join(opsets)}"),
             *(("Input", text) for text in self.inputs),
@@ -88,6 +93,7 @@ class Inspection(Summarized):
                 for name, found in counts.items()
                 if found
             ),
+            *(("Left float", text) for text in left),
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,7 +109,9 @@ def inspect_model(model: ir.Model) -> Inspection:
     weights = _weights(model)
     dequantizers = [node for node in nodes if node.op_type in _DEQUANTIZING]
     ops = Counter(node.op_type for node in nodes)
-    decided = _decisions(model)
+    decided = Decisions.read(model)
+    left = {} if decided is None else decided.left_float
+    float_ops = Counter({op: sum(reasons.values()) for op, reasons in left.items()})
     if decided is None:
         view = QuantizedView(model)
         working = (n for n in nodes if view.works_on_integers(n) and not is_conversion(n))
@@ -111,7 +119,7 @@ def inspect_model(model: ir.Model) -> Inspection:
     else:
         quantized = Counter(node.op_type for node in filter(_computes_integers, nodes))
         for op, count in decided.quantized.items():
-            quantized[op] += max(0, min(count, ops[op] - decided.left_float.get(op, 0)))
+            quantized[op] += max(0, min(count, ops[op] - float_ops[op]))
     return Inspection(
         ir_version=model.ir_version,
         opsets=dict(model.opset_imports),
@@ -124,7 +132,8 @@ def inspect_model(model: ir.Model) -> Inspection:
         parameters=sum(row["elements"] for row in weights.values()),
         bytes=sum(row["bytes"] for row in weights.values()),
         quantized_ops=_ranked(+quantized),
-        float_ops=_ranked(Counter({} if decided is None else decided.left_float)),
+        float_ops=_ranked(float_ops),
+        left_float=left,
         quantized_types=_ranked(Counter(_stored_type(node) for node in dequantizers)),
         scales=_ranked(Counter(_granularity(node) for node in dequantizers)),
         metadata=dict(model.metadata_props),
@@ -156,19 +165,6 @@ def show_type(value: ir.Value) -> str:
     dtype = "?" if value.dtype is None else value.dtype.name.lower()
     dims = "…" if value.shape is None else ",".join(str(dim) for dim in value.shape)
     return f"{dtype}[{dims}]"
-
-
-class _Decisions(msgspec.Struct):
-    quantized: dict[str, int]
-    left_float: dict[str, int]
-
-
-def _decisions(model: ir.Model) -> _Decisions | None:
-    """Return the decisions in a model's metadata; None where they are missing or malformed."""
-    try:
-        return msgspec.json.decode(model.metadata_props.get(DECISIONS, ""), type=_Decisions)
-    except msgspec.DecodeError:
-        return None
 
 
 def _computes_integers(node: ir.Node) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from bitwright.assess.clock import Clock, advise_on_time
 from bitwright.assess.outputs import OutputComparison
@@ -41,16 +41,43 @@ class Verdict(NamedTuple):
     sentence: str
 
 
-def verdict_lines(ship: str, time: Clock | str, next_step: str) -> list[str]:
+_SHIP: dict[Level, str] = {
+    "good": "yes, its answers and its size are good",
+    "fair": "after a look at the worst nodes",
+    "poor": "no, its answers are not float's",
+    "slow": "not for its speed: float is faster",
+    "float": "no need: it is the prepared float model",
+    "unknown": "not known: its answers were not measured beside float's on real data",
+}
+
+
+def may_ship(level: Level, samples: int = 0, target: Mapping[str, Any] | None = None) -> str:
+    """Return whether a model may be shipped, by its verdict and what its target says of it.
+
+    >>> may_ship("good", samples=2)
+    'not known: 2 samples alone were measured'
+    """
+    if target is not None and target["level"] == "poor":
+        return f"no, {target['name']} does not run it as it is"
+    if level == "good" and 0 < samples < MIN_SAMPLES:
+        verb = "was" if samples == 1 else "were"
+        return f"not known: {counted(samples, 'sample')} alone {verb} measured"
+    return _SHIP[level]
+
+
+def verdict_lines(ship: str, time: Clock | str, next_step: str | None) -> list[str]:
     """Return whether a model may be shipped, whether it is faster, and what to do, each in a line.
 
-    `time` is why it was not timed, where it was not.
+    `time` is why it was not timed, where it was not. There is no line of a next step of None.
 
     >>> verdict_lines("yes", "it was not asked for", "nothing")[1]
     'Time: not measured: it was not asked for'
     """
-    found = f"not measured: {time}" if isinstance(time, str) else time.in_words()
-    return [f"Ship it: {ship}", f"Time: {found}", f"Next: {next_step}"]
+    found = f"not measured: {time}"
+    if not isinstance(time, str):
+        found = time.in_words_and_figures()
+    lines = [f"Ship it: {ship}", f"Time: {found}"]
+    return lines if next_step is None else [*lines, f"Next: {next_step}"]
 
 
 def stays_float(plan: QuantPlan) -> bool:

@@ -67,7 +67,6 @@ def apply_command(
             **samples.arguments(),
         )
         result.path = output
-        screen.show(
-            {**result.to_dict(), "plan": str(plan)},
-            result_parts(result, verbose=screen.verbose, plan_path=str(plan)),
-        )
+        shown = result.to_dict() | {"plan": str(plan)}
+        parts = result_parts(result, verbose=screen.verbose, plan_path=str(plan))
+        screen.show(shown, [*parts, *result.lines()])

@@ -11,12 +11,10 @@ import typer
 
 from bitwright.cli import options as opt
 from bitwright.cli.groups import option
-from bitwright.cli.screen import Facts, Part, Screen, Table, show_bytes, show_ratio
+from bitwright.cli.screen import Facts, Screen, Table, show_bytes
 
 if TYPE_CHECKING:
-    from bitwright.assess import Benchmark, GenerationBenchmark, ModelBenchmark, ModelGeneration
-
-_MOST_ROWS = 8
+    from bitwright.assess import Benchmark, GenerationBenchmark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,13 +124,17 @@ def bench_command(
 
         given = options.arguments("prompt_tokens", "new_tokens")
         tokens = bench_generation(models, progress=progress, **given)
-        screen.show(tokens.to_dict(), _token_parts(_with_short_names(tokens)))
+        tables = (Table(*section) for section in _with_short_names(tokens).sections())
+        screen.show(tokens.to_dict(), [*tables, Facts([("Measured", tokens.detail)])])
     else:
         from bitwright.api import bench
 
         given = options.arguments("data", "limit", "transform", "batch", "prepare", "profile")
         found = bench(models, progress=progress, **given)
-        screen.show(found.to_dict(), _parts(_with_short_names(found), screen.verbose))
+        short = _with_short_names(found)
+        facts = Facts([("Measured", short.detail), ("Memory", _memory_note(short))])
+        tables = (Table(*section) for section in short.sections(verbose=screen.verbose))
+        screen.show(found.to_dict(), [*tables, facts])
 
 
 def _measure_costs(options: BenchOptions, screen: Screen) -> None:
@@ -161,107 +163,6 @@ def _with_short_names(found: _Found) -> _Found:
         return found
     models = (replace(m, name=name) for m, name in zip(found.models, names, strict=True))
     return replace(found, models=tuple(models))
-
-
-def _token_parts(found: GenerationBenchmark) -> list[Part]:
-    columns = ("model", "prefill tokens/s", "decoding tokens/s", "size", "memory", "runs")
-    figures = [
-        (
-            model.name,
-            model.prefill.describe(),
-            model.decode.describe(),
-            show_bytes(model.size),
-            _memory(model),
-            str(len(model.prefill_seconds)),
-        )
-        for model in found.models
-    ]
-    ratios = [
-        (
-            model.name,
-            show_ratio(found.prefill_speedup(index), "faster", "slower"),
-            show_ratio(found.decode_speedup(index), "faster", "slower"),
-            show_ratio(found.shrinkage(index), "smaller", "larger"),
-        )
-        for index, model in enumerate(found.models)
-        if index
-    ]
-    columns_of_ratios = ("model", "prefill", "decoding", "size")
-    return [
-        Table("Tokens in a second", columns, figures),
-        Table(f"Against {found.models[0].name}", columns_of_ratios, ratios),
-        Facts([("Measured", found.detail)]),
-    ]
-
-
-def _parts(found: Benchmark, verbose: bool) -> list[Part]:
-    columns = ("model", "median ms", "p90 ms", "mean ms", "samples/s", "size", "memory", "runs")
-    figures = [
-        (
-            model.name,
-            f"{model.median:.3f}",
-            f"{model.p90:.3f}",
-            f"{model.mean:.3f}",
-            f"{model.throughput:.1f}",
-            show_bytes(model.size),
-            _memory(model),
-            str(len(model.times)),
-        )
-        for model in found.models
-    ]
-    ratios = [
-        (
-            model.name,
-            *(f"{clock.figure()} {clock.interval()}" for clock in model.clocks),
-            show_ratio(found.shrinkage(index), "smaller", "larger"),
-        )
-        for index, model in enumerate(found.models)
-        if index
-    ]
-    clocks = (f"time, {clock.where}" for clock in found.models[-1].clocks)
-    # A table without rows is not shown.
-    return [
-        Table("Models", columns, figures),
-        Table(f"Against {found.yardstick}", ("model", *clocks, "size"), ratios),
-        *(part for index in range(len(found.models)) for part in _profile(found, index, verbose)),
-        Facts([("Measured", found.detail), ("Memory", _memory_note(found))]),
-    ]
-
-
-def _memory(model: ModelBenchmark | ModelGeneration) -> str:
-    return "-" if model.peak_memory is None else show_bytes(model.peak_memory)
-
-
-def _profile(found: Benchmark, index: int, verbose: bool) -> list[Part]:
-    model = found.models[index]
-    if model.profile is None:
-        return []
-    most = None if verbose else _MOST_ROWS
-    ops = [
-        (row.op, row.kind, str(row.nodes), f"{row.milliseconds:.3f}", f"{100 * row.share:.1f} %")
-        for row in model.profile.by_op()
-    ]
-    floats = [
-        (node.name, node.op, f"{node.milliseconds:.3f}", node.reason or "")
-        for node in found.float_nodes(index)
-    ]
-    slower = [
-        (node.name, node.op, f"{node.before:.3f}", f"{node.after:.3f}", node.reason)
-        for node in (found.slower_nodes(index) if index else ())
-    ]
-    in_float = f"Between pairs, but in float: {model.name}{_more(floats, most)}"
-    behind = f"Slower than in {found.models[0].name}: {model.name}{_more(slower, most)}"
-    columns = ("node", "ran as", "before, ms", "now, ms", "because")
-    return [
-        Table(f"Time by op: {model.name}", ("op", "kind", "nodes", "ms", "share"), ops[:most]),
-        Table(in_float, ("node", "ran as", "ms", "because"), floats[:most]),
-        Table(behind, columns, slower[:most]),
-    ]
-
-
-def _more(rows: Sequence[Sequence[str]], most: int | None) -> str:
-    hidden = 0 if most is None else len(rows) - most
-    return f" (and {hidden} more; --verbose names all)" if hidden > 0 else ""
 
 
 def _memory_note(found: Benchmark) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Annotated
 
 from bitwright.cli import options as opt
@@ -42,7 +41,6 @@ def compare_command(
     screen.show(document, _parts(found, worst, screen.verbose))
 
 
-_DECIBELS = ("by channel dB", "alone dB", "accumulated dB")
 _EXPLANATION = (
     "SQNR, higher is better. Alone: only this node is quantized, and reads float values; by "
     "channel: the same, every channel counts alike, and the worst nodes are chosen by it (in graph "
@@ -51,26 +49,10 @@ _EXPLANATION = (
 
 
 def _parts(found: Comparison, worst: int, verbose: bool) -> list[Part]:
-    title, nodes = f"The {worst} nodes that lose most on their own", found.worst(worst)
-    if verbose:
-        title, nodes = "All nodes in graph order", found.nodes
-    elif len(nodes) < worst:
-        title = "What each node loses on its own"
-    columns = ("node", "op", *_DECIBELS, "max error", "saturated", "used")
-    rows = [
-        (
-            node.name,
-            node.op,
-            *(_decibels(sqnr) for sqnr in (node.channel_sqnr, node.local_sqnr, node.sqnr)),
-            "-" if node.max_error is None else f"{node.max_error:.3g}",
-            _percent(node.saturated),
-            _percent(node.used),
-        )
-        for node in nodes
-    ]
+    sections = found.sections(verbose=verbose, n=worst)
     done = sum(node.action == "quantized" for node in found.nodes)
     facts = [
-        *([("Columns", _EXPLANATION)] if nodes else []),
+        *([("Columns", _EXPLANATION)] if any(rows for *_, rows in sections) else []),
         ("Samples", str(found.samples)),
         ("Nodes", f"{done} quantized, {len(found.nodes) - done} float"),
         *(("Against float", output.describe()) for output in found.outputs),
@@ -86,14 +68,4 @@ def _parts(found: Comparison, worst: int, verbose: bool) -> list[Part]:
         ("Not compared", f"{counted(len(others), 'node')}: {why}")
         for why, others in found.left_out.items()
     ]
-    return [Table(title, columns, rows), Facts(facts)]
-
-
-def _decibels(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return "exact" if value == math.inf else f"{value:.1f}"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}".replace("%", " %")
+    return [*(Table(*section) for section in sections), Facts(facts)]

@@ -90,7 +90,6 @@ def _parts(model: Path, size: int, facts: Inspection) -> list[Part]:
     if facts.is_quantized:
         rows += [
             ("Quantized ops", _counted(facts.quantized_ops)),
-            *([("Left float", _counted(facts.float_ops))] if facts.float_ops else ()),
             ("Number types", _counted(facts.quantized_types)),
             ("Scales", _counted(facts.scales)),
         ]
@@ -106,8 +105,14 @@ def _parts(model: Path, size: int, facts: Inspection) -> list[Part]:
         (kind, str(row["tensors"]), str(row["elements"]), show_bytes(row["bytes"]))
         for kind, row in facts.weights.items()
     ]
+    left = [
+        (op, str(count), why)
+        for op in facts.float_ops
+        for why, count in facts.left_float[op].items()
+    ]
     return [
         Facts(rows),
+        Table("Left float", ("op", "nodes", "because"), left),
         Table("Ops", ("op", "nodes", "quantized"), ops),
         Table("Constants", ("type", "tensors", "elements", "size"), weights),
     ]

@@ -343,6 +343,15 @@ class ScoringOptions:
         """Return the files that are read, which no output may overwrite."""
         return [self.eval_data, self.labels]
 
+    def words(self) -> str:
+        """Return the options as they are typed."""
+        given: dict[str, Any] = {"eval": self.eval_data, "labels": self.labels}
+        scope = None if self.evaluate_on is Scope.sample else self.evaluate_on
+        given |= {"eval_limit": self.eval_limit, "metric": self.evaluate, "metric_of": scope}
+        given |= {"drop": self.max_drop, "lower_is_better": self.lower_is_better}
+        given |= {"relative": self.relative}
+        return typed(given)
+
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of a verb that the options stand for."""
         return arguments_of(self)

@@ -50,6 +50,9 @@ class QuantizeOptions:
         "Also write the plan, as JSON; to a name that ends with .encodings, as AIMET and "
         "QNN read it.",
     )
+    report: Path | None = option(
+        "PAGE", "Also write a report (.html) on the samples that the result was measured on."
+    )
     external_data: opt.ExternalData = None
     run: opt.RunOptions
     work: opt.Work = None
@@ -63,22 +66,29 @@ class QuantizeOptions:
 
     def check(self, model: Path) -> None:
         """Refuse options that clash, before any work."""
-        files = (self.output, self.plan_out, self.sketches)
-        named = [path.absolute() for path in files if path is not None]
+        named = [path.absolute() for path in self.written() if path is not None]
         if len(set(named)) < len(named):
-            raise typer.BadParameter("--output, --plan-out and --sketches must be different files")
+            files = "--output, --plan-out, --sketches and --report"
+            raise typer.BadParameter(f"{files} must be different files")
         if model.is_dir():
             if self.output is not None:
                 refuse_pipe(self.output, "of a folder of models it writes a folder")
             alone = {"--qat": self.qat, "--plan-out": self.plan_out, "--sketches": self.sketches}
+            alone["--report"] = self.report
             for option, value in alone.items():
                 if value:
                     raise typer.BadParameter(f"{option} is for one model, and {model} is a folder")
+        if self.report is not None and self.samples.source() is None:
+            raise typer.BadParameter("--report measures on samples; give --data")
         if self.qat:
             later: dict[str, Any] = {"effort": self.effort, "sketches": self.sketches}
             later |= {"weights": self.weights, "timing": self.timing}
             later |= {"memory_budget": self.run.memory_budget, "engine": self.run.engine}
             _refuse_calibration({**asdict(self.recipe), **self.placing.words(), **later})
+
+    def written(self) -> tuple[Path | None, ...]:
+        """Return the files that are written."""
+        return self.output, self.plan_out, self.sketches, self.report
 
     def with_output(self, model: Path, chosen: Recipe) -> QuantizeOptions:
         """Return the options with a file beside the model to write, where none is named."""
@@ -98,18 +108,15 @@ class QuantizeOptions:
         """Refuse to overwrite what is read."""
         from bitwright import graph
 
-        for destination in (self.output, self.plan_out, self.sketches):
+        for destination in self.written():
             if destination is not None and destination != STANDARD_OUTPUT and not model.is_dir():
                 others = [*self.samples.files(), self.recipe.file(), self.weights]
                 graph.check_destination(destination, source=model, others=others)
 
     def arguments(self, chosen: Recipe) -> dict[str, Any]:
         """Return the arguments of `bitwright.quantize` that the options stand for."""
-        given = arguments_of(self, "output", "recipe", "qat", "plan_out")
-        from bitwright.recipe.host import is_of_host
-
-        target = self.recipe.target
-        timing = self.timing is not False and (target is None or is_of_host(target))
+        given = arguments_of(self, "output", "recipe", "qat", "plan_out", "report")
+        timing = self.timing is not False
         effort = self.effort or self.recipe.effort
         return given | {"recipe": chosen, "effort": effort, "timing": timing}
 
@@ -122,6 +129,7 @@ class QuantizeOptions:
             "no_holdout": not self.holdout,
             "effort": self.effort,
             "plan_out": self.plan_out,
+            "report": self.report,
             "external_data": self.external_data is True,
             "no_external_data": self.external_data is False,
             **asdict(self.run),
@@ -154,6 +162,7 @@ Which nodes
   --exclude NODE|re:...       leave float
 Output
   -o, --output OUT            NAME-int8.onnx beside MODEL if not given
+  --report FILE.html          what each layer loses, and what to try
   --plan-out FILE             what was decided, to be read, edited and applied
   --json   -q, --quiet   -v, --verbose
 
@@ -230,6 +239,11 @@ def _show(model: Path, result: Result, options: QuantizeOptions, screen: Screen)
     plan_out, output, target = options.plan_out, options.output, options.recipe.target
     if plan_out is not None:
         save_plan(result.plan, plan_out, as_encodings=plan_out.suffix == ENCODINGS)
+    if options.report is not None:
+        from bitwright.jobs.report import save_report
+
+        providers = options.run.provider or None
+        save_report(result, options.report, target=target, providers=providers)
     shown_plan = None if plan_out is None else str(plan_out)
     on = found = None
     if output is not None and output != STANDARD_OUTPUT:
@@ -238,10 +252,10 @@ def _show(model: Path, result: Result, options: QuantizeOptions, screen: Screen)
     parts = result_parts(result, verbose=screen.verbose, plan_path=shown_plan)
     last = [("Verdict", result.verdict.sentence)]
     last += [] if found is None else [("Target", found.describe())]
-    parts.append(Facts([*last, *([("Next", on)] if on else [])]))
-    document = {**result.to_dict(), "plan": shown_plan, "next": on}
+    lines = result.lines(on, None if found is None else found.summarize())
+    document = {**result.to_dict(), "plan": shown_plan, "lines": lines, "next": on}
     document |= {} if found is None else {"verification": found.to_dict()}
-    screen.show(document, parts)
+    screen.show(document, [*parts, Facts(last), *lines])
 
 
 def _verified(path: Path, target: str | None) -> Verification | None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from bitwright.cli.groups import described, switch
 from bitwright.support.wording import printable, show_bytes
 
-__all__ = ["Facts", "Json", "Part", "Screen", "Table", "Verbose", "show_bytes", "show_ratio"]
+__all__ = ["Facts", "Json", "Part", "Screen", "Table", "Verbose", "show_bytes"]
 
 Json = Annotated[bool, described(None, "Print one JSON object and nothing else.", "--json")]
 Verbose = Annotated[
@@ -71,11 +71,6 @@ class Screen:
                 _draw(parts)
             else:
                 print("\n".join(line for part in parts for line in _lines(part)))
-
-
-def show_ratio(ratio: float, better: str, worse: str) -> str:
-    """Return how many times better or worse something became."""
-    return f"{ratio:.2f}x {better}" if ratio >= 1 else f"{1 / ratio:.2f}x {worse}"
 
 
 def _encodable(value: Any) -> Any:

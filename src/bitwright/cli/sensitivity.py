@@ -83,18 +83,6 @@ def sensitivity_command(model: opt.Model, *, options: SensitivityOptions, screen
 def _parts(
     found: Sensitivity, proposal: Proposal | None, model: Path, output: Path | None, verbose: bool
 ) -> list[Part]:
-    shown = found.ranking if verbose else found.ranking[:10]
-    rows = [
-        (
-            node.name,
-            node.op,
-            f"{node.alone_sqnr:.1f}",
-            f"{node.without_sqnr:.1f}",
-            f"{node.regained:.0%}".replace("%", " %"),
-        )
-        for node in shown
-    ]
-    columns = ("node", "op", "alone dB", "without dB", "regains")
     facts = [
         ("Samples", str(found.samples)),
         ("With all nodes quantized", f"{found.sqnr:.1f} dB SQNR"),
@@ -108,4 +96,4 @@ def _parts(
         facts.append(("Written to", str(output)))
         if output != STANDARD_OUTPUT:
             facts.append(("Next", f"bitwright apply {output} {model} -o better.onnx"))
-    return [Table("The most sensitive nodes", columns, rows), Facts(facts)]
+    return [*(Table(*section) for section in found.sections(verbose=verbose)), Facts(facts)]

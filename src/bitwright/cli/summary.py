@@ -24,21 +24,7 @@ ENCODINGS = ".encodings"
 def result_parts(result: Result, *, verbose: bool, plan_path: str | None = None) -> list[Part]:
     """Return the summary of a finished job."""
     plan = result.plan
-    sizes = f"{show_bytes(result.float_size)} -> {show_bytes(result.size)}"
-    rows = [*_plan_facts(plan), ("Size", f"{sizes} ({result.shrinkage})")]
-    if result.data != "no data" and plan.recipe.mode != "cast":
-        rows.append(("Calibrated on", result.data))
-    seen = "holdout" if result.samples_are_unseen else "calibration"
-    rows += [
-        (f"Against float ({counted(result.samples, f'{seen} sample')})", comparison.describe())
-        for comparison in result.outputs
-    ]
-    if result.coverage is not None:
-        rows.append(("Integer kernels", result.coverage.describe()))
-    if result.clock is not None:
-        rows.append(("Time", result.clock.describe()))
-    few = [] if result.judgement is None else result.judgement.notes
-    rows += [("Note", note) for note in (*plan.notes, *few)]
+    rows = [*_plan_facts(plan), *result.facts()]
     if plan_path is not None:
         rows.append(("Plan", plan_path))
     if result.path is not None:
@@ -60,12 +46,15 @@ def next_command(
         return " ".join(filter(None, ("bitwright quantize", files, "--data PATH", again)))
     if result.verdict.level == "unknown":
         return f"bitwright compare {paths} --data PATH"
-    if result.verdict.level in ("good", "slow", "float"):
+    if result.verdict.level == "float":
+        return f"bitwright {shlex.quote(str(model))}"  # what each way to quantize it would bring
+    if result.verdict.level in ("good", "slow"):
         if target is not None and not find_target(target).cpus:
             return (
                 f"bitwright verify {shlex.quote(str(result.path))} --target {shlex.quote(target)}"
             )
-        return f"bitwright bench {paths}"
+        known = result.verdict.level == "good" and result.clock is not None
+        return f"bitwright check {paths} {on}" if known else f"bitwright bench {paths}"
     on = on if target is None else f"{on} --target {shlex.quote(target)}"
     return f"bitwright report {paths} -o report.html {on}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -15,10 +16,8 @@ from bitwright.cli.groups import REQUIRED, arguments_of, option, switch
 from bitwright.cli.piping import refuse_pipe
 from bitwright.cli.recipe_choice import RecipeChoice
 from bitwright.cli.screen import Facts, Part, Screen, Table
-from bitwright.support.wording import show_bytes
 
 if TYPE_CHECKING:
-    from bitwright.assess.judge.sequential import Drop
     from bitwright.jobs.tuning.result import TuneResult
 
 MISSED = 3
@@ -97,7 +96,10 @@ def tune_command(model: opt.Model, *, options: TuneOptions, screen: Screen) -> N
 
     log = partial(print, file=sys.stderr, flush=True) if screen.wants_progress else None
     result = tune(model, log=log, **options.arguments(model))
-    screen.show(result.to_dict(), _parts(result))
+    lines = result.lines(_next_command(result, model, options))
+    parts: list[Part] = [Facts(result.facts())]
+    parts += [Table(*section) for section in result.sections()]
+    screen.show({**result.to_dict(), "lines": lines}, [*parts, *lines])
     if options.report is not None:
         from bitwright.jobs.report import save_report
 
@@ -107,45 +109,12 @@ def tune_command(model: opt.Model, *, options: TuneOptions, screen: Screen) -> N
         raise typer.Exit(MISSED)
 
 
-def _parts(result: TuneResult) -> list[Part]:
-    point = result.point
-    within = "" if result.max_size is None else f", in {show_bytes(result.max_size)}"
-    facts = [
-        ("Goal", f"{'met' if result.met else 'missed'}: at most {result.max_drop:.3g} of "
-         f"{result.metric} below float's {result.float_score:.4g}{within}"),
-        ("Drop, unseen samples", _show(result.final)),
-        ("Drop, samples of the search", _show(point.measured)),
-        result.show_saving(),
-    ]  # fmt: skip
-    facts += [(probe.name, _show(probe.measured)) for probe in result.probes]
-    if result.stopped is not None:
-        facts.append(("Stopped early", result.stopped))
-    facts += [("Note", note) for note in result.notes]
-    made = f"{result.evaluations} of at most {result.planned_evaluations}"
-    facts += [
-        ("Evaluations", f"{made}, in {result.seconds:.0f} s"),
-        ("Written to", str(result.path)),
-        ("Again", result.command),
-    ]
-    front = [
-        (
-            result.show_cost(one),
-            _show(one.measured),
-            one.verdict or "",
-            str(len(one.fallen)),
-            "chosen" if index == result.chosen else "",
-        )
-        for index, one in enumerate(result.points)
-    ]
-    fallen = [(unit.node, unit.op, unit.state, unit.reason) for unit in result.fallen]
-    shares = [(name, f"{100 * share:.0f} %") for name, share in result.loss_units]
-    return [
-        Facts(facts),
-        Table("The front", ("cost", "drop", "goal", "units changed", ""), front),
-        Table("Units that are not as planned", ("node", "op", "state", "why"), fallen),
-        *([] if result.met else [Table("Most of the error", ("node", "share"), shares)]),
-    ]
-
-
-def _show(found: Drop | None) -> str:
-    return "not measured" if found is None else found.describe()
+def _next_command(result: TuneResult, model: Path, options: TuneOptions) -> str:
+    """Return what to type next: the gate with the same limits, or what would say more."""
+    if result.is_float:
+        return shlex.join(["bitwright", str(model)])
+    paths = shlex.join([str(model), str(result.path)])
+    data = options.samples.words()
+    if not result.met:
+        return f"bitwright report {paths} -o report.html {data}"
+    return f"bitwright check {paths} {data} {options.scoring.words()}"

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-DECISIONS = "bitwright.nodes"
-"""The metadata with how many nodes of each op type were quantized, and how many left float."""
-
 QUANTIZERS = frozenset({"QuantizeLinear", "VitisQuantizeLinear", "ExtendedQuantizeLinear"})
 DEQUANTIZERS = frozenset({"DequantizeLinear", "VitisDequantizeLinear", "ExtendedDequantizeLinear"})
 FIX_NEURONS = frozenset({"FixNeuron", "VitisFixNeuron"})

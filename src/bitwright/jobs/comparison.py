@@ -15,6 +15,7 @@ from bitwright.data import Sample, SampleReferences, Samples, Transform, read_sa
 from bitwright.decide.ranges.known import saturation_points
 from bitwright.emit.caches import with_float_caches
 from bitwright.errors import BitwrightError, DataError
+from bitwright.graph.decisions import Decisions
 from bitwright.jobs.calibration import GIVE_DATA, Calibration
 from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.output import TRAINED
@@ -125,7 +126,12 @@ def compare_with(
             on_progress=report,
         )
     coverage = find_coverage(quantized, first[0], providers=measuring.providers)
-    return replace(found, coverage=coverage)
+    decided = Decisions.read(quantized)
+    nodes = found.nodes
+    if plan is None and decided is not None:
+        whys = [decided.why(node.op) if node.action == "float" else None for node in nodes]
+        nodes = [replace(node, reason=why) for node, why in zip(nodes, whys, strict=True)]
+    return replace(found, nodes=nodes, coverage=coverage, decided=decided)
 
 
 def open_float_side(

@@ -25,12 +25,13 @@ from bitwright.errors import (
 )
 from bitwright.jobs.encodings import write_encodings_file
 from bitwright.jobs.folder_data import FolderData
-from bitwright.jobs.result import Result, show_shrinkage
+from bitwright.jobs.result import Result
 from bitwright.jobs.weight_only.work import WINDOWS, writes_samples
 from bitwright.recipe import Recipe
 from bitwright.support import check_arguments, counted, show_bytes
 from bitwright.support.files import replace_folder, temporary_folder_beside
 from bitwright.support.showing import Summarized, data_frame, plain_fields
+from bitwright.support.wording import show_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ class FolderResult(Summarized):
     @property
     def shrinkage(self) -> str:
         """The ratio of sizes, in words."""
-        return show_shrinkage(self.float_size, self.size)
+        return show_ratio(self.float_size / max(self.size, 1), "smaller", "larger")
 
     @property
     def notes(self) -> list[str]:

@@ -124,7 +124,7 @@ class GateResult:
         """Return everything as plain data."""
         return {
             "passed": self.passed,
-            "verdict": self.lines,
+            "lines": self.lines,
             "criteria": [one._asdict() for one in self.criteria],
             "drop": None if self.drop is None else self.drop.to_dict(),
             "clock": None if self.clock is None else asdict(self.clock),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +19,6 @@ from bitwright.decide.scales.unsigned import shift_to_unsigned
 from bitwright.emit import EMITTERS, QUARK_DOMAIN, VENDOR_DOMAIN
 from bitwright.emit.forms import write_forms
 from bitwright.errors import DataError, ModelError, RecipeError
-from bitwright.graph.quantized_ops import DECISIONS
 from bitwright.jobs.calibration import NO_SAMPLES, Evaluation
 from bitwright.jobs.decision_log import log_decisions
 from bitwright.jobs.opening import Prepared
@@ -278,13 +275,7 @@ def sign_model(quantized: ir.Model, plan: QuantPlan) -> None:
     quantized.producer_name, quantized.producer_version = "bitwright", __version__
     quantized.metadata_props["bitwright.version"] = __version__
     quantized.metadata_props["bitwright.recipe"] = plan.recipe.to_json(indent=0)
-    # By op type, as the summary counts them: integer operators have other names.
-    decided = {"quantized": Counter[str](), "left_float": Counter[str]()}
-    for node in plan.nodes.values():
-        # A Gemm by rows is written as a MatMul.
-        op = "MatMul" if node.per_token and node.op == "Gemm" else node.op
-        decided["quantized" if node.quantized else "left_float"][op] += 1
-    quantized.metadata_props[DECISIONS] = json.dumps(decided, sort_keys=True)
+    plan.decisions().write(quantized)
     if plan.trained:
         quantized.metadata_props[TRAINED] = "true"
     graph.stamp_versions(quantized)

@@ -49,6 +49,8 @@ class QuantizeRequest:
     """Whether a dynamic recipe also takes convolutions and small products, which get slower."""
     timing: bool = False
     """Whether the result is timed beside the prepared float model, once it is written."""
+    elsewhere: bool = False
+    """Whether it is for a target that is not this machine."""
 
     def __post_init__(self) -> None:
         """Refuse an engine for a job that runs no samples and rounds nothing by data."""
@@ -97,7 +99,7 @@ def quantize_request(request: QuantizeRequest) -> Result | FolderResult:
         prepared, made = _quantize_model(request)
         result = save_result(made, output, request.external_data)
     if request.timing:
-        result.clock = time_result(prepared, result)
+        _time(request, prepared, result)
     return result
 
 
@@ -162,8 +164,16 @@ def _quantize_folder(request: QuantizeRequest) -> FolderResult:
     if output is not None:
         result.save(output, external_data=request.external_data)
     for one in result.results.values() if request.timing else ():
-        one.clock = time_result(open_model(one.source, one.plan.recipe, request.providers), one)
+        _time(request, open_model(one.source, one.plan.recipe, request.providers), one)
     return result
+
+
+def _time(request: QuantizeRequest, prepared: Prepared, result: Result) -> None:
+    found = time_result(prepared, result, elsewhere=request.elsewhere)
+    if isinstance(found, str):
+        result.untimed = found
+    else:
+        result.clock = found
 
 
 def with_weights(source: Any, weights: str | Path | None, output: str | Path | None = None) -> Any:

@@ -23,7 +23,7 @@ from bitwright.assess.report.subject import (
     SuggestedFix,
     find_original_nodes,
 )
-from bitwright.assess.verdict import Verdict, stays_float
+from bitwright.assess.verdict import Verdict
 from bitwright.data import RandomData, Sample, TextData, Transform, paths_of
 from bitwright.decide.ranges.known import saturation_points
 from bitwright.errors import DataError, OutputError, PlanError
@@ -38,7 +38,7 @@ from bitwright.jobs.comparison import (
 from bitwright.jobs.folder_data import with_configuration_beside
 from bitwright.jobs.result import Result, advised_purpose
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES, measure_sensitivity
-from bitwright.jobs.timing import is_for_cpu, prepare_yardstick
+from bitwright.jobs.timing import TOO_LONG, prepare_yardstick, why_untimed
 from bitwright.jobs.tuning.result import TuneResult
 from bitwright.observe import MEMORY_BUDGET, Engine, observe
 from bitwright.plan import QuantPlan
@@ -245,6 +245,7 @@ def save_report(  # noqa: PLR0913 - a public verb
         latency=latency,
         sensitivity=sensitivity,
         target=target,
+        clock=result.clock if isinstance(result, Result) else result.point.clock,
         tuning=None if isinstance(result, Result) else result.to_dict(),
     )
     report = make_report(request)
@@ -295,6 +296,8 @@ class ReportRequest:
     latency: bool
     sensitivity: bool
     target: str | None = None
+    clock: Clock | None = None
+    """The time, where it was taken before."""
     tuning: Mapping[str, Any] | None = None
 
     def check(self) -> None:
@@ -339,6 +342,7 @@ def make_report(request: ReportRequest) -> Report:
         untimed=clock if isinstance(clock, str) else "",
         purpose="size" if recipe is None else advised_purpose(recipe),
         recipe=recipe,
+        decided=comparison.decided,
         plan=plan,
         plan_name=request.plan_name,
         suggested_fix=_try_nodes(request, samples),
@@ -448,19 +452,18 @@ _SHOWN = _LISTS | {ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeTyp
 
 def _time(request: ReportRequest, samples: Sequence[Sample], recipe: Recipe | None) -> Clock | str:
     """Return the time beside the prepared float model's, or why this machine's CPU cannot tell."""
-    if request.plan is not None and stays_float(request.plan):
-        return "it is the prepared float model"
-    if not request.latency:
-        return "timing was switched off"
+    if request.clock is not None:
+        return request.clock
     elsewhere = request.target is not None and not is_of_host(request.target)
-    if elsewhere or not (recipe is None or is_for_cpu(recipe)):
-        return "it is made for other hardware than this machine's CPU"
+    why = why_untimed(request.plan, recipe, elsewhere=elsewhere)
+    if why is not None or not request.latency:
+        return why or "timing was switched off"
     providers, sample = request.measuring.providers, middle_sized(samples)
     side = prepare_yardstick(request.source, providers)
     reference = graph.load_model(request.source) if side is None else side.reference
     models = [reference, request.quantized]
     found = time_models(models, [sample, sample], providers=providers)
-    return "too few runs fit into two seconds" if found is None else found[0]
+    return TOO_LONG if found is None else found[0]
 
 
 def _shape_options(data: RandomData) -> list[str]:

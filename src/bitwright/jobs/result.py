@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -14,12 +14,13 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright.assess import Clock, Judgement, OutputComparison, Perplexity, output_section
 from bitwright.assess.coverage import Coverage, find_coverage
-from bitwright.assess.verdict import Verdict, judge_model
+from bitwright.assess.verdict import Verdict, judge_model, may_ship, verdict_lines
 from bitwright.data import Sample
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 from bitwright.support import check_arguments, counted
 from bitwright.support.showing import Section, Summarized, data_frame, plain_fields
+from bitwright.support.wording import show_bytes, show_ratio
 
 
 @dataclass(slots=True, repr=False)
@@ -52,6 +53,8 @@ class Result(Summarized):
     """The loss of all outputs: by what each holds, part by part, with intervals."""
     clock: Clock | None = None
     """Its time beside the prepared float model's; None: not timed, or not to be timed here."""
+    untimed: str = "it was not asked for"
+    """Why it has no time."""
     _coverage: Coverage | Literal["unknown"] | None = field(
         default=None, init=False, repr=False, compare=False
     )
@@ -87,19 +90,17 @@ class Result(Summarized):
     @property
     def quantized(self) -> Counter[str]:
         """Op type -> how many were quantized."""
-        return Counter(node.op for node in self.plan.nodes.values() if node.quantized)
+        return self.plan.quantized
 
     @property
     def skipped(self) -> Counter[tuple[str, str]]:
         """(op type, reason) -> how many were left float."""
-        return Counter(
-            (node.op, node.reason or "") for node in self.plan.nodes.values() if not node.quantized
-        )
+        return self.plan.left_float
 
     @property
     def shrinkage(self) -> str:
         """The ratio of sizes, in words; Q/DQ nodes can outweigh the weights of a tiny model."""
-        return show_shrinkage(self.float_size, self.size)
+        return show_ratio(self.float_size / max(self.size, 1), "smaller", "larger")
 
     @property
     def measured(self) -> str:
@@ -130,6 +131,16 @@ class Result(Summarized):
         sizes, purpose = (self.float_size, self.size), advised_purpose(self.plan.recipe)
         return judge_model(self.plan, self.outputs, sizes, self.clock, purpose, self.samples)
 
+    def lines(
+        self, next_step: str | None = None, target: Mapping[str, Any] | None = None
+    ) -> list[str]:
+        """Return whether the model may be shipped, whether it is faster, and what to do next.
+
+        `target` is what the model's target says of it, as `verify` summarizes it.
+        """
+        ship = may_ship(self.verdict.level, self.samples, target)
+        return verdict_lines(ship, self.clock or self.untimed, next_step)
+
     def to_proto(self) -> onnx.ModelProto:
         """Return the model as a protobuf message (below 2 GB)."""
         return graph.put_back_maps(ir.to_proto(self.model))
@@ -150,9 +161,22 @@ class Result(Summarized):
         ]
         return data_frame(rows, columns=["node", "op", "action", "reason"])
 
-    def _sections(self) -> list[Section]:
+    def sections(self, *, verbose: bool = False) -> list[Section]:
         """Return the errors of the outputs."""
         return [output_section(f"Against float on {self._measured_on()}", self.outputs)]
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return what was found: names, and what is to be said of each."""
+        sizes = f"{show_bytes(self.float_size)} -> {show_bytes(self.size)}"
+        facts = [("Size", f"{sizes} ({self.shrinkage})")]
+        if self.data != "no data" and self.plan.recipe.mode != "cast":  # a cast reads no ranges
+            facts.append(("Calibrated on", self.data))
+        on = f"Against float ({self._measured_on()})"
+        facts += [(on, comparison.describe()) for comparison in self.outputs]
+        if self.coverage is not None:
+            facts.append(("Integer kernels", self.coverage.describe()))
+        few = [] if self.judgement is None else self.judgement.notes
+        return facts + [("Note", note) for note in (*self.plan.notes, *few)]
 
     def summary(self) -> str:
         """Return what was done, in a few lines."""
@@ -162,20 +186,7 @@ class Result(Summarized):
         lines = [
             f"Recipe {self.plan.recipe.name}: {quantized.total()} of {total} nodes {taken}, "
             f"{skipped.total()} {left}",
-            f"Size: {_show_size(self.float_size)} -> {_show_size(self.size)} ({self.shrinkage})",
-        ]
-        if self._calibrates:
-            lines.append(f"Calibrated on {self.data}")
-        for comparison in self.outputs:
-            lines.append(f"Against float on {self._measured_on()}, {comparison.describe()}")
-        if self.coverage is not None:
-            lines.append(f"Integer kernels: {self.coverage.describe()}")
-        if self.clock is not None:
-            lines.append(f"Time: {self.clock.describe()}")
-        if self.judgement is not None:
-            lines += [f"Note: {note}" for note in self.judgement.notes]
-        lines += [f"Note: {note}" for note in self.plan.notes]
-        lines += [
+            *(f"{name}: {text}" for name, text in self.facts()),
             f"{taken.capitalize()}: "
             + ", ".join(f"{op} x{n}" for op, n in quantized.most_common()),
             *(
@@ -183,13 +194,9 @@ class Result(Summarized):
                 for (op, reason), count in skipped.most_common()
             ),
             f"Verdict: {self.verdict.sentence}",
+            *self.lines(),
         ]
         return "\n".join(lines)
-
-    @property
-    def _calibrates(self) -> bool:
-        """Whether there is anything to calibrate: a conversion of types reads no ranges."""
-        return self.plan.recipe.mode != "cast"
 
     def _measured_on(self) -> str:
         seen = "holdout" if self.samples_are_unseen else "calibration"
@@ -216,6 +223,7 @@ class Result(Summarized):
                 for output in self.outputs
             ],
             "verdict": self.verdict._asdict(),
+            "lines": self.lines(),
             "notes": list(self.plan.notes),
         }
 
@@ -223,14 +231,3 @@ class Result(Summarized):
 def advised_purpose(recipe: Recipe) -> str:
     """Return the purpose that a verdict advises by: where no other can be chosen, the last one."""
     return recipe.place.purpose if recipe.can_be_placed else "speed"
-
-
-def show_shrinkage(float_size: int, size: int) -> str:
-    """Return the ratio of two sizes, in words."""
-    ratio = max(float_size, 1) / max(size, 1)
-    return f"{ratio:.2f}x smaller" if ratio >= 1 else f"{1 / ratio:.2f}x larger"
-
-
-def _show_size(size: int) -> str:
-    """Return a size in megabytes, and a small one in kilobytes."""
-    return f"{size / 1e6:.2f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"

@@ -16,6 +16,7 @@ from bitwright.errors import DataError, ModelError
 from bitwright.graph import clone_model, input_at, static_shape
 from bitwright.jobs.opening import Prepared, open_model
 from bitwright.jobs.result import Result
+from bitwright.plan import QuantPlan
 from bitwright.prepare import prepare_exactly
 from bitwright.recipe import Recipe
 from bitwright.support.logs import logged
@@ -23,23 +24,24 @@ from bitwright.targets.host import detect_cpu_class
 
 CONTEXT = 512
 """Tokens in a cache that is quantized, and of the prompt that fills it, where these are timed."""
+TOO_LONG = "too few runs fit into two seconds; 'bitwright bench' takes the time"
 MAX_BYTES = 1 << 30
 """Size of both models together from which opening them once more takes longer than is to be waited
 for."""
 
 
 @logged("time the result")
-def time_result(prepared: Prepared, result: Result) -> Clock | None:
-    """Return the time of a result beside the prepared float model, on one thread.
+def time_result(prepared: Prepared, result: Result, *, elsewhere: bool = False) -> Clock | str:
+    """Return the time of a result beside the prepared float model, on one thread; or why not.
 
-    None where that cannot be told here: models for accelerators, or that this runtime does not run,
-    that need samples of the user's, that are larger than a gigabyte, or that take most of a second.
-    Neither is one timed that wholly stayed float: it is the prepared float model.
+    Models for accelerators cannot be timed here, or that this runtime does not run, that need
+    samples of the user's, that are larger than a gigabyte, or that take most of a second.
     """
-    if not is_for_cpu(result.plan.recipe) or prepared.float_size + result.size > MAX_BYTES:
-        return None
-    if stays_float(result.plan):
-        return None
+    why = why_untimed(result.plan, result.plan.recipe, elsewhere=elsewhere)
+    if why is not None:
+        return why
+    if prepared.float_size + result.size > MAX_BYTES:
+        return "both models together are larger than a gigabyte; 'bitwright bench' takes the time"
     try:
         models = [yardstick_of(prepared), result.model]
         samples = _token_samples(prepared, result)
@@ -50,11 +52,24 @@ def time_result(prepared: Prepared, result: Result) -> Clock | None:
         options: dict[str, Any] = {"providers": prepared.providers, "however_long": bool(context)}
         found = [time_models(models, [s, s], **options) for s in samples]
     except (DataError, ModelError):
-        return None  # the result was checked before: its notes say what it does not run on
+        # The result was checked before: its notes say what it does not run on.
+        return "this machine's runtime does not run it on samples that can be made up"
     first, prompt = ([None if clocks is None else clocks[0] for clocks in found] + [None])[:2]
-    if first is None or prompt is None:
-        return first
-    return replace(first, prompt=prompt, context=context)
+    if first is None:
+        return TOO_LONG
+    return first if prompt is None else replace(first, prompt=prompt, context=context)
+
+
+def why_untimed(plan: QuantPlan | None, recipe: Recipe | None, *, elsewhere: bool) -> str | None:
+    """Return why the time of a model says nothing here, if it does not.
+
+    `elsewhere`: it is for a target that is not this machine.
+    """
+    if plan is not None and stays_float(plan):
+        return "it is the prepared float model"
+    if elsewhere or not (recipe is None or is_for_cpu(recipe)):
+        return "it is made for other hardware than this machine's CPU"
+    return None
 
 
 def _token_samples(prepared: Prepared, result: Result) -> list[Sample]:

@@ -43,14 +43,14 @@ class Summarized:
     def __str__(self) -> str:
         return "\n".join(map(printable, self.summary().split("\n")))
 
-    def _sections(self) -> list[Section]:
-        """Return what a notebook shows below the summary."""
+    def sections(self, *, verbose: bool = False) -> list[Section]:
+        """Return the tables that a notebook and a terminal show; `verbose`: whole ones."""
         return []
 
     def _repr_html_(self) -> str:
         lines = [line.partition(": ") for line in str(self).split("\n")]
         facts = [(name, text) if mark else ("", name) for name, mark, text in lines]
-        return html_tables([(self._heading, ("", ""), facts), *self._sections()])
+        return html_tables([(self._heading, ("", ""), facts), *self.sections()])
 
 
 # Everything inherits its colours; rules are half transparent, so that they show on every theme.

@@ -93,3 +93,8 @@ def reason_of(error: BaseException, *, last: bool = False) -> str:
     """Return the first line of what an error says, or the last; its type where it says nothing."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines or [type(error).__name__])[-1 if last else 0][:300].rstrip(".")
+
+
+def show_ratio(ratio: float, better: str, worse: str) -> str:
+    """Return how many times better or worse something became."""
+    return f"{ratio:.2f}x {better}" if ratio >= 1 else f"{1 / ratio:.2f}x {worse}"

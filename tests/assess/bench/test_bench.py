@@ -121,7 +121,7 @@ def test_it_comes_as_plain_data_and_as_tables(found):
     assert second["speedup"] == found.speedup()
     assert second["runs_in_float"][0]["name"] == "conv"
     assert second["profile"]["ops"][0]["share"] > 0
-    assert "0.50 (0.48 to 0.52), one thread" in found._repr_html_()
+    assert "0.50 (0.48 to 0.52)" in found._repr_html_()
 
 
 def test_each_model_is_timed_beside_the_first_on_one_thread_and_on_all_cores(found):

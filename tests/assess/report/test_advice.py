@@ -1,4 +1,5 @@
 import shlex
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -35,14 +36,20 @@ def uneven(name="w", **changes):
 
 def test_a_good_model_has_nothing_to_fix():
     [advice] = advise(subject())
-    assert advice.title == "Nothing to fix" and advice.command is None
+    assert advice.title == "Nothing to fix"
+    assert advice.command == "bitwright check model.onnx model-int8.onnx --data images"
+
+
+def test_a_larger_model_is_not_one_with_nothing_to_fix():
+    [advice] = advise(replace(subject(), float_bytes=1000, quantized_bytes=2000))
+    assert advice.title == "Keep the float model"
 
 
 def test_three_lines_say_whether_to_ship_whether_it_is_faster_and_what_is_next():
     clock = read_clock([(2.0, 1.0)] * 5)
     ship, time, step = say_verdict(subject(clock=clock))
-    assert ship.startswith("Ship it: yes") and step == "Next: Nothing to fix"
-    assert time == f"Time: {clock.in_words()}"
+    assert ship.startswith("Ship it: yes") and step.startswith("Next: Nothing to fix: bitwright ")
+    assert time == f"Time: {clock.in_words_and_figures()}"
     poor = subject(nodes_with([40, 41, 9, 42]), worst=[2, 0, 1, 3], outputs=POOR, recipe=None)
     ship, time, step = say_verdict(poor)
     assert ship.startswith("Ship it: no") and step.startswith(

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from bitwright.support import Section, Summarized, counted, data_frame, plain_fields
+from bitwright.support.wording import show_bytes, show_ratio
 
 Engine = Literal["onnxruntime", "onnxruntime-genai"]
 """What runs a model token by token: the runtime itself, or its library for language models."""
@@ -158,11 +159,32 @@ class GenerationBenchmark(Summarized):
         ]
         return "\n".join([*lines, f"Measured: {self.detail}"])
 
-    def _sections(self) -> list[Section]:
-        """Return the figures in a table."""
-        columns = ("model", "prefill, tokens/s", "decoding, tokens/s", "MB")
-        rows = [
-            (m.name, m.prefill.describe(), m.decode.describe(), f"{m.size / 1e6:.2f}")
-            for m in self.models
+    def sections(self, *, verbose: bool = False) -> list[Section]:
+        """Return the figures, and those beside the first."""
+        columns = ("model", "prefill tokens/s", "decoding tokens/s", "size", "memory", "runs")
+        figures = [
+            (
+                model.name,
+                model.prefill.describe(),
+                model.decode.describe(),
+                show_bytes(model.size),
+                "-" if model.peak_memory is None else show_bytes(model.peak_memory),
+                str(len(model.prefill_seconds)),
+            )
+            for model in self.models
         ]
-        return [("Tokens in a second", columns, rows)]
+        ratios = [
+            (
+                model.name,
+                show_ratio(self.prefill_speedup(index), "faster", "slower"),
+                show_ratio(self.decode_speedup(index), "faster", "slower"),
+                show_ratio(self.shrinkage(index), "smaller", "larger"),
+            )
+            for index, model in enumerate(self.models)
+            if index
+        ]
+        against = f"Against {self.models[0].name}"
+        return [
+            ("Tokens in a second", columns, figures),
+            (against, ("model", "prefill", "decoding", "size"), ratios),
+        ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,10 +12,12 @@ import numpy as np
 from bitwright.assess.bench.profile import NodeTime, Profile
 from bitwright.assess.clock import Clock
 from bitwright.support import Section, Summarized, counted, data_frame, plain_fields
+from bitwright.support.wording import show_bytes, show_ratio
 
 _MIN_SHARE = 0.01
 """Smallest share of a model's time at which a node is listed."""
 _MIN_SLOWDOWN = 1.1
+_MOST_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,25 +210,76 @@ class Benchmark(Summarized):
             )
         return "\n".join([*lines, f"Measured: {self.detail}"])
 
-    def _sections(self) -> list[Section]:
-        """Return the figures in a table."""
-        beside = f"time / {self.yardstick}"
-        columns = ("model", "median, ms", "90 %, ms", "samples/s", "MB", beside)
-        rows = [
+    def sections(self, *, verbose: bool = False) -> list[Section]:
+        """Return the figures, those beside the first, and where the time goes."""
+        columns = ("model", "median ms", "p90 ms", "mean ms", "samples/s", "size", "memory", "runs")
+        figures = [
             (
                 model.name,
                 f"{model.median:.3f}",
                 f"{model.p90:.3f}",
+                f"{model.mean:.3f}",
                 f"{model.throughput:.1f}",
-                f"{model.size / 1e6:.2f}",
-                "; ".join(
-                    f"{clock.figure()} {clock.interval()}, {clock.where}" for clock in model.clocks
-                )
-                or "-",
+                show_bytes(model.size),
+                "-" if model.peak_memory is None else show_bytes(model.peak_memory),
+                str(len(model.times)),
             )
             for model in self.models
         ]
-        return [("Benchmark", columns, rows)]
+        ratios = [
+            (
+                model.name,
+                *(f"{clock.figure()} {clock.interval()}" for clock in model.clocks),
+                show_ratio(self.shrinkage(index), "smaller", "larger"),
+            )
+            for index, model in enumerate(self.models)
+            if index
+        ]
+        clocks = (f"time, {clock.where}" for clock in self.models[-1].clocks)
+        found: list[Section] = [
+            ("Models", columns, figures),
+            (f"Against {self.yardstick}", ("model", *clocks, "size"), ratios),
+        ]
+        for index in range(len(self.models)):
+            found += self._profile_sections(index, None if verbose else _MOST_ROWS)
+        return found
+
+    def _profile_sections(self, index: int, most: int | None) -> list[Section]:
+        """Return which ops of a model take the time, and which nodes more than they should."""
+        model = self.models[index]
+        if model.profile is None:
+            return []
+        ops = [
+            (
+                row.op,
+                row.kind,
+                str(row.nodes),
+                f"{row.milliseconds:.3f}",
+                f"{100 * row.share:.1f} %",
+            )
+            for row in model.profile.by_op()
+        ]
+        floats = [
+            (node.name, node.op, f"{node.milliseconds:.3f}", node.reason or "")
+            for node in self.float_nodes(index)
+        ]
+        slower = [
+            (node.name, node.op, f"{node.before:.3f}", f"{node.after:.3f}", node.reason)
+            for node in (self.slower_nodes(index) if index else ())
+        ]
+        in_float = f"Between pairs, but in float: {model.name}{_more(floats, most)}"
+        behind = f"Slower than in {self.models[0].name}: {model.name}{_more(slower, most)}"
+        columns = ("node", "ran as", "before, ms", "now, ms", "because")
+        return [
+            (f"Time by op: {model.name}", ("op", "kind", "nodes", "ms", "share"), ops[:most]),
+            (in_float, ("node", "ran as", "ms", "because"), floats[:most]),
+            (behind, columns, slower[:most]),
+        ]
+
+
+def _more(rows: Sequence[Sequence[str]], most: int | None) -> str:
+    hidden = 0 if most is None else len(rows) - most
+    return f" (and {hidden} more; --verbose names all)" if hidden > 0 else ""
 
 
 def _why(node: NodeTime, was: NodeTime) -> str:

@@ -7,8 +7,9 @@ from typing import Any
 
 from bitwright.assess.coverage import Coverage
 from bitwright.assess.judge import Judgement
-from bitwright.assess.outputs import OutputComparison, output_section
-from bitwright.assess.rendering import show_decibels
+from bitwright.assess.outputs import OutputComparison
+from bitwright.assess.rendering import show_decibels, show_figure, show_percent
+from bitwright.graph.decisions import Decisions
 from bitwright.support import check_arguments, counted
 from bitwright.support.showing import Section, Summarized, data_frame, plain_fields
 
@@ -109,6 +110,8 @@ class Comparison(Summarized):
     """The loss of all outputs: by what each holds, part by part, with intervals."""
     coverage: Coverage | None = None
     """The products that the runtime computes in integers; None where it was not looked at."""
+    decided: Decisions | None = None
+    """What the quantized model says of its nodes, where it is one of ours."""
 
     @check_arguments
     def worst(self, n: int = 10) -> list[NodeComparison]:
@@ -154,17 +157,26 @@ class Comparison(Summarized):
             "tensors": [asdict(tensor) for tensor in self.tensors.values()],
         }
 
-    def _sections(self) -> list[Section]:
-        """Return the errors of the outputs, and the nodes that lose most."""
-        worst = [
-            (n.name, n.op, *map(show_decibels, (n.channel_sqnr, n.local_sqnr, n.sqnr)))
-            for n in self.worst()
+    def sections(self, *, verbose: bool = False, n: int = 10) -> list[Section]:
+        """Return the nodes that lose most, or all of them."""
+        title, nodes = f"The {n} nodes that lose most on their own", self.worst(n)
+        if verbose:
+            title, nodes = "All nodes in graph order", self.nodes
+        elif len(nodes) < n:
+            title = "What each node loses on its own"
+        columns = ("node", "op", "by channel dB", "alone dB", "accumulated dB", "max error")
+        rows = [
+            (
+                node.name,
+                node.op,
+                *map(show_decibels, (node.channel_sqnr, node.local_sqnr, node.sqnr)),
+                show_figure(node.max_error, ".3g"),
+                show_percent(node.saturated),
+                show_percent(node.used),
+            )
+            for node in nodes
         ]
-        columns = ("node", "op", "alone by channel, dB", "alone, dB", "accumulated, dB")
-        return [
-            output_section(f"Against float on {counted(self.samples, 'sample')}", self.outputs),
-            ("Nodes that lose most", columns, worst),
-        ]
+        return [(title, (*columns, "saturated", "used"), rows)]
 
     def to_pandas(self) -> Any:
         """Return the nodes as a pandas DataFrame."""

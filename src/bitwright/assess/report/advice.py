@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bitwright.assess.report.subject import ReportSubject
 from bitwright.assess.report.views import TensorView
-from bitwright.assess.verdict import Level, accuracy_of, verdict_lines
+from bitwright.assess.verdict import accuracy_of, may_ship, verdict_lines
 from bitwright.plan import FALLBACK_NAMES
 from bitwright.recipe import RECIPES, MinMax, Recipe
 
@@ -34,30 +34,28 @@ Rule = Callable[[ReportSubject], Advice | None]
 def advise(subject: ReportSubject) -> list[Advice]:
     """Return what to try, the most promising first; one entry at least."""
     found = [advice for rule in RULES if (advice := rule(subject)) is not None]
-    return found or [
-        Advice(
-            "Nothing to fix",
-            "No node stands out, no range is far too wide or too narrow, and the outputs are close "
-            "to float.",
-        )
-    ]
+    return found or [_hold_against_limits(subject)]
 
 
-_SHIP: dict[Level, str] = {
-    "good": "yes, its answers and its size are good",
-    "fair": "after a look at the worst nodes",
-    "poor": "no, its answers are not float's",
-    "slow": "not for its speed: float is faster",
-    "float": "it is the prepared float model",
-    "unknown": "not known: its answers were not measured beside float's on real data",
-}
+def _hold_against_limits(subject: ReportSubject) -> Advice:
+    """What comes after a report that finds nothing to mend."""
+    models = [subject.float_name, subject.quantized_name]
+    if subject.verdict().level == "float":
+        why = "No node is quantized; this says what each way to quantize it would bring."
+        return Advice("See what can be done", why, shlex.join(["bitwright", models[0]]))
+    return Advice(
+        "Nothing to fix",
+        "No node stands out, no range is far too wide or too narrow, and the outputs are close "
+        "to float. The gate for CI holds the model against limits of yours.",
+        f"{shlex.join(['bitwright', 'check', *models])} {subject.data_option or '--data PATH'}",
+    )
 
 
 def say_verdict(subject: ReportSubject) -> list[str]:
     """Return whether the model may be shipped, whether it is faster, and what to do next."""
-    ship, first = _SHIP[subject.verdict().level], advise(subject)[0]
-    if subject.target is not None and subject.target["level"] == "poor":
-        ship = f"no, {subject.target['name']} does not run it as it is"
+    first, tuning = advise(subject)[0], subject.tuning
+    ship = may_ship(subject.verdict().level, subject.samples, subject.target)
+    ship = ship if tuning is None or ship.startswith("no, ") else tuning["ship"]
     step = first.title if first.command is None else f"{first.title}: {first.command}"
     return verdict_lines(ship, subject.clock or subject.untimed, step)
 
@@ -282,6 +280,18 @@ def find_what_is_slow(subject: ReportSubject) -> Advice | None:
     )
 
 
+def keep_what_is_smaller(subject: ReportSubject) -> Advice | None:
+    """Pairs take bytes, too: of a model with few weights more than 8-bit weights save."""
+    larger = subject.quantized_bytes > 1.05 * subject.float_bytes
+    if not larger or (subject.clock is not None and subject.clock.is_faster):
+        return None
+    return Advice(
+        "Keep the float model",
+        "The quantized one is larger and not known to be faster: its pairs and scales take more "
+        "bytes than its weights save.",
+    )
+
+
 RULES: tuple[Rule, ...] = (
     use_real_data,
     fall_back_on_nodes,
@@ -297,6 +307,7 @@ RULES: tuple[Rule, ...] = (
     store_more_bits,
     use_sixteen_bits,
     find_what_is_slow,
+    keep_what_is_smaller,
 )
 
 

@@ -129,17 +129,22 @@ def _judged(judged: OutputJudgement | None) -> dict[str, Any] | None:
 
 
 def _coverage(subject: ReportSubject) -> dict[str, Any]:
-    nodes = [(n.measured.op, n.quantized, n.measured.reason) for n in subject.nodes]
-    if subject.plan is not None:
-        # Rows of the comparison are what is computed as one; the plan knows every node.
-        nodes = [(n.op, n.quantized, n.reason) for n in subject.plan.nodes.values()]
-    total = Counter(op for op, _, _ in nodes)
-    quantized = Counter(op for op, done, _ in nodes if done)
-    unsaid = "not said; the plan would tell (--plan)"
-    reasons = Counter((reason or unsaid, op) for op, done, reason in nodes if not done)
+    decided = subject.decided if subject.plan is None else subject.plan.decisions()
+    if decided is not None:
+        # Rows of the comparison are what is computed as one; the plan knew every node.
+        quantized, left = Counter(decided.quantized), decided.left_float
+        reasons = Counter({(why, op): n for op in left for why, n in left[op].items()})
+    else:
+        quantized = Counter(n.measured.op for n in subject.nodes if n.quantized)
+        unsaid = "the tool that made it does not say"
+        left_float = (n.measured for n in subject.nodes if not n.quantized)
+        reasons = Counter((one.reason or unsaid, one.op) for one in left_float)
+    total = quantized.copy()
+    for (_, op), count in reasons.items():
+        total[op] += count
     left_out = Counter(n.measured.unmeasured for n in subject.nodes if n.measured.unmeasured)
     return {
-        "nodes": len(nodes),
+        "nodes": total.total(),
         "quantized": quantized.total(),
         "not_compared": [{"reason": why, "nodes": count} for why, count in left_out.most_common()],
         "ops": [
@@ -240,7 +245,7 @@ def build_front_data(found: Mapping[str, Any]) -> dict[str, Any]:
         "sentence": _sentence(found, chosen),
         "points": points,
         "final": None if found["final"] is None else _drop(found["final"]),
-        "fallen": found["points"][found["chosen"]]["fallen"],
+        "fallen": found["changed"],
         "notes": [*stopped, *found["notes"]],
     }
 

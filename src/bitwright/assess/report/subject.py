@@ -18,6 +18,7 @@ from bitwright.assess.outputs import OutputComparison
 from bitwright.assess.report.views import TensorView
 from bitwright.assess.sensitivity.results import Proposal, Sensitivity
 from bitwright.assess.verdict import Verdict, accuracy_of, judge_model
+from bitwright.graph.decisions import Decisions
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 
@@ -92,6 +93,8 @@ class ReportSubject:
     coverage: Coverage | None = None
     """The products that the runtime computes in integers."""
     recipe: Recipe | None = None
+    decided: Decisions | None = None
+    """What the quantized model says of its nodes, where it is one of ours."""
     plan: QuantPlan | None = None
     plan_name: str = ""
     """The plan's file, where it has one."""

@@ -214,13 +214,19 @@ class Sensitivity(Summarized):
         ]
         return "\n".join([head + counted(self.samples, "sample"), *lines])
 
-    def _sections(self) -> list[Section]:
+    def sections(self, *, verbose: bool = False) -> list[Section]:
         """Return the figures in a table."""
         rows = [
-            (n.name, n.op, show_decibels(n.alone_sqnr), show_decibels(n.without_sqnr))
-            for n in self.ranking[:10]
+            (
+                node.name,
+                node.op,
+                show_decibels(node.alone_sqnr),
+                show_decibels(node.without_sqnr),
+                f"{100 * node.regained:.0f} %",
+            )
+            for node in (self.ranking if verbose else self.ranking[:10])
         ]
-        columns = ("node", "op", "alone, dB", "all others, dB")
+        columns = ("node", "op", "alone dB", "without dB", "regains")
         return [("The most sensitive nodes", columns, rows)]
 
     def to_pandas(self) -> Any:

@@ -328,9 +328,11 @@ class _Job:
             self._journal[_FLOAT_TIME] = self._time(None).float_ms
         return float(self._journal.get(_FLOAT_TIME))
 
-    def _command(self) -> str:
-        """Return the command that makes the same model again."""
-        plan = self._journal.path(BEST_PLAN) or "plan.json"
+    def _command(self) -> str | None:
+        """Return the command that makes the same model again, where its plan is kept."""
+        plan = self._journal.path(BEST_PLAN)
+        if plan is None:
+            return None
         source = self._request.source
         model = source if isinstance(source, str | Path) else "model.onnx"
         output = self._request.output or "tuned.onnx"

@@ -10,10 +10,11 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.assess import Clock, Drop, Interval, Verdict
+from bitwright.assess.verdict import may_ship, verdict_lines
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Purpose
 from bitwright.support import Section, Summarized, check_arguments, plain_fields
-from bitwright.support.wording import counted, show_bytes, show_milliseconds
+from bitwright.support.wording import show_bytes, show_milliseconds
 
 State = Literal["int8", "a16", "w4", "w8", "float"]
 """What a unit is: as it was planned, with 16-bit activations, with weights of 4 or 8 bits, or in
@@ -137,8 +138,8 @@ class TuneResult(Summarized):
     notes: tuple[str, ...]
     model: ir.Model = field(repr=False)
     plan: QuantPlan = field(repr=False)
-    command: str
-    """What makes the same model again, from the plan."""
+    command: str | None
+    """What makes the same model again, from the plan in the work folder; None: there is none."""
     source: Any = field(default=None, repr=False)
     path: Path | None = None
 
@@ -162,6 +163,24 @@ class TuneResult(Summarized):
         """Of that drop, with a confidence of 95 %."""
         return None if self.final is None else self.final.interval
 
+    @property
+    def ship(self) -> str:
+        """Whether the model may be shipped, and why."""
+        clock = self.point.clock
+        if self.is_float:
+            return may_ship("float")
+        if not self.met:
+            return f"no, the goal of {self.max_drop:.3g} of {self.metric} is missed"
+        if clock is not None and clock.is_slower:
+            return may_ship("slow")
+        samples = "samples of the search" if self.final is None else "samples it has never seen"
+        return f"yes, {self.metric} is within the allowed drop on {samples}"
+
+    def lines(self, next_step: str | None = None) -> list[str]:
+        """Return whether the model may be shipped, whether it is faster, and what to do next."""
+        untimed = "it is tuned for size" if self.purpose == "size" else "it is the float model"
+        return verdict_lines(self.ship, self.point.clock or untimed, next_step)
+
     @check_arguments
     def save(self, path: str | Path, *, external_data: bool | None = None) -> None:
         """Write the model: all of it, or nothing."""
@@ -176,55 +195,78 @@ class TuneResult(Summarized):
         return show_milliseconds(point.known_cost, point.cost_spread)
 
     def show_saving(self) -> tuple[str, str]:
-        """Return what is saved, and in words how much of it the model takes beside float."""
+        """Return what is saved, and how much of it float and the model take."""
         now, clock = self.point.known_cost, self.point.clock
         if clock is None:
             return "Size", f"{show_bytes(round(self.float_cost))} -> {show_bytes(round(now))}"
-        return "Time", f"{clock.describe()}: {clock.float_ms:.3g} -> {now:.3g} ms"
+        return "Milliseconds", f"{clock.float_ms:.3g} -> {now:.3g}"
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return what was found: names, and what is to be said of each."""
+        within = "" if self.max_size is None else f", in {show_bytes(self.max_size)}"
+        facts = [
+            ("Goal", f"{'met' if self.met else 'missed'}: at most {self.max_drop:.3g} of "
+             f"{self.metric} below float's {self.float_score:.4g}{within}"),
+            ("Drop, unseen samples", _show(self.final)),
+            ("Drop, samples of the search", _show(self.point.measured)),
+            self.show_saving(),
+        ]  # fmt: skip
+        facts += [(probe.name, _show(probe.measured)) for probe in self.probes]
+        facts += [] if self.stopped is None else [("Stopped early", self.stopped)]
+        facts += [("Note", note) for note in self.notes]
+        made = f"{self.evaluations} of at most {self.planned_evaluations}"
+        facts.append(("Evaluations", f"{made}, in {self.seconds:.0f} s"))
+        facts += [] if self.path is None else [("Written to", str(self.path))]
+        return facts if self.command is None else [*facts, ("Again", self.command)]
 
     def summary(self) -> str:
         """Return what was found, in a few lines."""
-        point = self.point
-        verb = "met" if self.met else "missed"
-        within = "" if self.max_size is None else f" in {show_bytes(self.max_size)}"
-        lines = [
-            f"Goal {verb}: {self.metric} may fall by {self.max_drop:.3g}{within}, float scores "
-            f"{self.float_score:.4g}",
-            f"Drop on samples that the search never saw: "
-            f"{'not measured' if self.final is None else self.final.describe()}",
-            f"Drop on samples of the search: "
-            f"{'not measured' if point.measured is None else point.measured.describe()}",
-            ": ".join(self.show_saving()),
-        ]
-        lines += [f"{u.node} ({u.op}) is {u.state}: {u.reason}" for u in point.fallen]
-        for probe in self.probes:
-            lines.append(f"{probe.name}: {probe.measured.describe()}")
+        lines = [f"{name}: {text}" for name, text in self.facts()]
+        lines += [f"{node} ({op}) is {state}: {why}" for node, op, state, why in self.changed()]
         if not self.met and self.loss_units:
             shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in self.loss_units)
             lines.append(f"Most of the error comes from {shares}")
-        if self.stopped is not None:
-            lines.append(f"Stopped early: {self.stopped}")
-        lines += [f"Note: {note}" for note in self.notes]
-        lines.append(
-            f"{counted(self.evaluations, 'evaluation')} of at most {self.planned_evaluations}, "
-            f"{self.seconds:.0f} s"
-        )
-        lines.append(f"Again: {self.command}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.lines()])
+
+    def changed(self) -> list[tuple[str, str, str, str]]:
+        """Return (nodes, op types, state, why) of what is not as planned, what is alike in one."""
+        alike: dict[tuple[str, str], list[FallenUnit]] = {}
+        for unit in self.fallen:
+            alike.setdefault((unit.state, unit.reason), []).append(unit)
+        rows = []
+        for (state, reason), units in alike.items():
+            more = f" and {len(units) - 1} more" if len(units) > 1 else ""
+            ops = ", ".join(dict.fromkeys(unit.op for unit in units))
+            rows.append((f"{units[0].node}{more}", ops, state, reason))
+        return rows
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the model as plain data."""
         shown = [one.name for one in fields(self) if one.repr and one.name != "path"]
         loss_units = [{"node": name, "share": share} for name, share in self.loss_units]
-        return plain_fields(self, *shown, output="path") | {"loss_units": loss_units}
+        found = plain_fields(self, *shown, "ship", output="path") | {"loss_units": loss_units}
+        return found | {"lines": self.lines(), "changed": self.changed()}
 
-    def _sections(self) -> list[Section]:
-        rows = [
+    def sections(self, *, verbose: bool = False) -> list[Section]:
+        """Return the front, what is not as planned, and what loses most if the goal is missed."""
+        front = [
             (
-                self.show_cost(point),
-                "" if point.measured is None else point.measured.describe(),
-                str(len(point.fallen)),
+                self.show_cost(one),
+                _show(one.measured),
+                one.verdict or "",
+                str(len(one.fallen)),
+                "chosen" if index == self.chosen else "",
             )
-            for point in self.points
+            for index, one in enumerate(self.points)
         ]
-        return [("Front", ("cost", "drop", "float or wider"), rows)]
+        shares = [(name, f"{100 * share:.0f} %") for name, share in self.loss_units]
+        columns = ("node", "op", "state", "why")
+        found: list[Section] = [
+            ("The front", ("cost", "drop", "goal", "units changed", ""), front),
+            ("Units that are not as planned", columns, self.changed()),
+        ]
+        return found if self.met else [*found, ("Most of the error", ("node", "share"), shares)]
+
+
+def _show(found: Drop | None) -> str:
+    return "not measured" if found is None else found.describe()
