@@ -68,7 +68,7 @@ def kept(model, **options):
 def test_without_data_squares_stay_float32_up_to_what_makes_them_small_again():
     root = [
         node("Pow", ["x", "two"], ["q"], "square"),
-        node("ReduceMean", ["q"], ["m"], "mean", axes=[-1]),
+        node("ReduceMean", ["q"], ["m"], "mean", axes=[0]),
         node("Add", ["m", "eps"], ["e"], "epsilon"),
         node("Sqrt", ["e"], ["r"], "root"),
         node("Div", ["x", "r"], ["y"], "norm"),

@@ -6,9 +6,13 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from support.models import (
     as_proto,
+    build,
+    info,
     make_cnn,
     make_samples,
     make_transformer,
+    node,
+    weight,
 )
 
 import bitwright
@@ -130,3 +134,39 @@ def test_the_result_speaks_of_converted_nodes_not_of_quantized_ones():
         assert (
             "Calibrated" not in shown and "Integer" not in shown and "nodes quantized" not in shown
         )
+
+
+@pytest.mark.parametrize("data", [False, True])
+def test_a_branch_too_small_for_float16_needs_no_float32_where_it_is_added_to_more(data):
+    weights = {"w": weight(16, 16), "tiny": weight(16, 16) * np.float32(1e-9)}
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"], "first"),
+        node("MatMul", ["a", "tiny"], ["b"], "branch"),
+        node("Add", ["a", "b"], ["y"], "sum"),
+    ]
+    ends = [info("x", [4, 16])], [info("y", [4, 16])]
+    for last, count in (("y", 0), ("b", 1)):  # what is handed out itself keeps its digits
+        model = build(nodes, ends[0], [info(last, [4, 16])], weights)
+        samples = {"data": make_samples(model, 2)} if data else {}
+        result = bitwright.quantize(model, recipe="float16", **samples)
+        kept = [name for name, one in result.plan.nodes.items() if one.action != "quantize"]
+        assert len(kept) >= count and ("branch" in kept) == bool(count)
+
+
+def test_squares_of_an_rms_norm_do_not_overflow_and_take_no_casts():
+    constants = {"axes": np.array([-1]), "eps": np.float32(1e-6), "w": weight(64, 64)}
+    nodes = [
+        node("Mul", ["x", "x"], ["xx"]),
+        node("ReduceMean", ["xx", "axes"], ["v"]),
+        node("Add", ["v", "eps"], ["e"]),
+        node("Sqrt", ["e"], ["s"]),
+        node("Div", ["x", "s"], ["n"]),
+        node("MatMul", ["n", "w"], ["y"]),
+    ]
+    model = build(nodes, [info("x", [8, 64])], [info("y", [8, 64])], constants, opset=18)
+    random = np.random.default_rng(0)
+    large = [{"x": random.normal(0, 3000, (8, 64)).astype(np.float32)} for _ in range(2)]
+    for recipe in ("float16", {"base": "int8-weights", "float16": "cast"}):
+        result = bitwright.quantize(model, recipe=recipe)
+        assert [n.op_type for n in result.model.graph].count("Cast") == 2
+        assert bitwright.compare(model, result.model, data=large).outputs[0].sqnr > 35

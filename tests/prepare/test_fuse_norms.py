@@ -8,6 +8,7 @@ from support.models import build, node, normal
 from support.rewriting import assert_same, op_types, rewrite
 
 from bitwright.prepare import fuse_instance_norm, fuse_layer_norm
+from bitwright.prepare.fuse_norms import fuse_rms_norm
 
 CONSTANTS = {
     "gamma": 1 + normal(1, 3, 1, 1, seed=1, size=0.3),
@@ -206,3 +207,48 @@ def test_what_is_read_before_its_scale_is_normalized_alone():
     model, count, _ = rewrite(proto, fuse_layer_norm)
     assert count == 1 and op_types(model) == {"LayerNormalization": 1, "Mul": 1, "Add": 1}
     assert_same(proto, model, samples=[{"x": normal(*SHAPE)}])
+
+
+def rms_model_of(*, opset=18, inverse="Reciprocal", gamma=True, axis=-1, read=None):
+    """A written-out RMS norm, divided by or multiplied by the inverse."""
+    inverted = [node("Div", ["one", "s"], ["i"])] if inverse == "Div" else []
+    inverted = inverted or [node("Reciprocal", ["s"], ["i"])]
+    last = "n" if gamma else "y"
+    nodes = [
+        node("Mul", ["x", "x"], ["xx"]),
+        node("ReduceMean", ["xx", "axes"], ["v"]),
+        node("Add", ["v", "eps"], ["e"]),
+        node("Sqrt", ["e"], ["s"]),
+        *(inverted if inverse else ()),
+        node("Mul", ["i", "x"], [last]) if inverse else node("Div", ["x", "s"], [last]),
+        *([node("Mul", ["gamma", "n"], ["y"])] if gamma else []),
+    ]
+    constants = {
+        "axes": np.array([axis]),
+        "eps": np.float32(1e-6),
+        "one": np.float32(1),
+        "gamma": normal(6, seed=1),
+    }
+    used = {name for one in nodes for name in one.input}
+    kept = {name: value for name, value in constants.items() if name in used}
+    return build(
+        nodes, {"x": SHAPE}, dict.fromkeys(["y", *([read] if read else [])]), kept, opset=opset
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"inverse": "Div"}, {"inverse": None}, {"gamma": False}],
+)
+def test_an_rms_norm_is_half_of_the_layer_norm_of_x_beside_minus_x(options):
+    proto = rms_model_of(**options)
+    model, changed, _ = rewrite(proto, fuse_rms_norm)
+    assert changed == 1
+    fused = {"Neg": 1, "Concat": 1, "LayerNormalization": 1, "Slice": 1}
+    assert op_types(model) == fused
+    assert_same(proto, model)
+
+
+@pytest.mark.parametrize("options", [{"axis": 1}, {"read": "e"}])
+def test_other_axes_and_pieces_that_are_read_elsewhere_stay(options):
+    assert rewrite(rms_model_of(**options), fuse_rms_norm)[1] == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -34,6 +34,7 @@ _FOREIGN = "the graphs inside it stay float32"
 _BY_ATTRIBUTE = "the type of its result is an attribute"
 _TYPED = frozenset({*TYPE_ATTRIBUTES, "CastLike", "DequantizeLinear", "SequenceEmpty"})
 """The type of their results is an attribute, or that of a scale."""
+_MOVES = frozenset({"Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _PRODUCTS = op_types(lambda op: op.linear) | {"Div", "Mul"}
 """What a constant multiplies: as an addend a small one may be lost."""
 
@@ -58,6 +59,9 @@ def decide_casts(
     named = {value.name: value for value in (*model.graph.inputs, *made)}
     known = {named[name]: peak for name, peak in (peaks or {}).items()}
     unfit = find_unfit(model, kind, () if random else known)
+    read = (v for node in nodes for v in node.inputs if v and kind == "float16")
+    sizes = {v: size for v in dict.fromkeys(read) if (size := _largest(v)) is not None}
+    lost = _find_lost(nodes, known, sizes)
 
     def why_float(node: ir.Node) -> str | None:
         reason = selector.kept_float(node) or exact.get(node.name or "")
@@ -65,7 +69,9 @@ def decide_casts(
         if reason is None and recipe.casts_weights_only:
             return _why_not_stored(node)
         reason = reason or _why_not_cast(node, kind) or unfit.get(node)
-        return reason or (_why_out_of_range(node, known) if kind == "float16" else None)
+        return reason or (
+            _why_out_of_range(node, known, sizes, lost) if kind == "float16" else None
+        )
 
     reasons = {node: why_float(node) for node in nodes}
     if not recipe.casts_weights_only:
@@ -122,22 +128,67 @@ def _why_not_stored(node: ir.Node) -> str | None:
     return "it has no weight to store"
 
 
-def _why_out_of_range(node: ir.Node, peaks: Mapping[ir.Value, float]) -> str | None:
+def _largest(value: ir.Value | None) -> float | None:
+    """Return the largest finite number of a constant; None: it is none."""
+    tensor = _constant(value) if is_float(value) else None
+    if tensor is None:
+        return None
+    sizes = np.abs(inline_copy(tensor).numpy())  # a mapped file would stay in memory
+    return float(sizes.max(initial=0.0, where=np.isfinite(sizes) & (sizes < INFINITE)))
+
+
+def _find_lost(
+    nodes: list[ir.Node], peaks: Mapping[ir.Value, float], sizes: Mapping[ir.Value, float]
+) -> set[ir.Value]:
+    """Return what float16 has no digits for, and no answer shows: added to what is larger by far.
+
+    Such is the branch behind a layer scale that was never trained.
+    """
+    tiny: set[ir.Value | None] = {v for v, peak in peaks.items() if 0 < peak < _MIN_OBSERVED}
+    tiny |= {value for value, size in sizes.items() if size < _MIN_OBSERVED}
+    for node in nodes:
+        factors = [sizes.get(v, 0.0) for v in node.inputs if v and node.op_type in _PRODUCTS]
+        is_small = any(0 < factor < _MIN_OBSERVED for factor in factors)
+        passes_on = node.op_type in _MOVES and node.inputs[0] in tiny
+        if is_small or passes_on or (node.op_type == "Add" and tiny.issuperset(node.inputs)):
+            tiny.update(node.outputs)
+    lost: set[ir.Value] = set()
+    for node in reversed(nodes):
+        for value in node.outputs:
+            uses = () if value.is_graph_output() or value not in tiny else value.uses()
+            if uses and all(_loses(use.node, tiny, lost) for use in uses):
+                lost.add(value)
+    return lost
+
+
+def _loses(node: ir.Node, tiny: Collection[ir.Value | None], lost: Collection[ir.Value]) -> bool:
+    """Whether a node adds what is tiny to what is not, or hands it on to such."""
+    if node.op_type in _MOVES:
+        return node.outputs[0] in lost
+    others = [value for value in node.inputs if value not in tiny]
+    return node.op_type == "Add" and bool(others) and _constant(others[0]) is None
+
+
+def _why_out_of_range(
+    node: ir.Node,
+    peaks: Mapping[ir.Value, float],
+    sizes: Mapping[ir.Value, float],
+    lost: Collection[ir.Value],
+) -> str | None:
     for value in node.inputs:
-        tensor = _constant(value) if is_float(value) else None
-        if value is None or tensor is None:
+        if value is None or value not in sizes:
             continue
-        sizes = np.abs(inline_copy(tensor).numpy())  # a mapped file would stay in memory
-        largest = float(sizes.max(initial=0.0, where=np.isfinite(sizes) & (sizes < INFINITE)))
+        largest = sizes[value]
         if largest > MAX_FLOAT16:
             return f"its constant {value.name!r} holds {largest:.4g}, and float16 ends at 65504"
-        if node.op_type in _PRODUCTS and 0 < largest < _MIN_OBSERVED:
+        is_lost = node.op_type not in _PRODUCTS or node.outputs[0] in lost
+        if 0 < largest < _MIN_OBSERVED and not is_lost:
             return f"its constant {value.name!r} is at most {largest:.4g}, {_SMALL}"
     for value in (*node.inputs, *node.outputs):
         peak = 0.0 if value is None else peaks.get(value, 0.0)
         if value is not None and peak > _MAX_OBSERVED:
             return f"{value.name!r} reaches {peak:.4g} on the data, and float16 ends at 65504"
-        if value is not None and 0 < peak < _MIN_OBSERVED:
+        if value is not None and 0 < peak < _MIN_OBSERVED and value not in lost:
             return f"{value.name!r} is at most {peak:.4g} on the data, {_SMALL}"
     return None
 

@@ -21,6 +21,7 @@ from bitwright.prepare import (
     approximates,
     give_biases,
     prepare_exactly,
+    prepare_for_halves,
     prepare_weights,
     simulation_steps,
     widen_bfloat16,
@@ -136,9 +137,13 @@ def _approximate(model: ir.Model, recipe: Recipe) -> tuple[ir.Model | None, list
     if recipe.float16 == "cast":
         exact, half = graph.clone_model(model), RECIPES["float16"]
         _infer_shapes(model, recipe)
+        prepare_for_halves(model)
+        _infer_shapes(model, recipe)
         nodes = decide_casts(model, half)
         plan = QuantPlan(recipe=half, fingerprint="", tool="", tensors={}, nodes=nodes)
         return exact, emit_casts(model, plan)
+    if recipe.mode == "cast" and recipe.rewrite.fuse_layer_norm and not recipe.casts_weights_only:
+        return None, prepare_for_halves(model)
     if not approximates(recipe.rewrite, recipe.simulate, recipe.emulate):
         return None, []
     exact = graph.clone_model(model)

@@ -22,7 +22,7 @@ from bitwright.prepare.fold_scale_shift import fold_scale_shift
 from bitwright.prepare.fuse_gelu import fuse_gelu
 from bitwright.prepare.fuse_hard_swish import fuse_hard_swish
 from bitwright.prepare.fuse_l2_norm import fuse_l2_norm
-from bitwright.prepare.fuse_norms import fuse_instance_norm, fuse_layer_norm
+from bitwright.prepare.fuse_norms import fuse_instance_norm, fuse_layer_norm, fuse_rms_norm
 from bitwright.prepare.fuse_space_to_depth import fuse_space_to_depth
 from bitwright.prepare.keep_zero_pads import keep_zero_pads
 from bitwright.prepare.nearest_to_floor import nearest_to_floor
@@ -48,6 +48,7 @@ __all__ = [
     "channels_last_inputs",
     "give_biases",
     "prepare_exactly",
+    "prepare_for_halves",
     "prepare_weights",
     "read_trained",
     "simulation_steps",
@@ -132,6 +133,12 @@ def prepare_exactly(
         *run_until_stable(model, _FOLDING if optimize else [_FOLD_GEMM_SCALARS]),
         *run_passes(model, _REWRITES, rewrite),
     ]
+
+
+def prepare_for_halves(model: ir.Model) -> list[str]:
+    """Let squares be summed within norms, where they are float32 also in float16."""
+    layer_norms = Pass(fuse_layer_norm, "fused {} layer norm")
+    return run_passes(model, [layer_norms, Pass(fuse_rms_norm, "fused {} RMS norm")])
 
 
 def prepare_weights(model: ir.Model, *, optimize: bool = True) -> list[str]:

@@ -6,6 +6,9 @@ LayerNormalization (opset 17) over the last axis (Ba et al. 2016, arXiv:1607.064
 them out so, gamma and beta possibly missing, and instance norms also with the factor
 s = gamma / sqrt(v + epsilon) as x s + (beta - m s). Quantized piece by piece, the square and the
 root lose nearly all of it.
+
+An RMS norm divides by the root mean square alone (Zhang and Sennrich 2019, arXiv:1910.07467). It is
+the first half of the layer norm of x beside -x: their mean is 0, their variance x's mean square.
 """
 
 from __future__ import annotations
@@ -42,10 +45,12 @@ class _Norm(NamedTuple):
     read: Callable[[Array, ir.Value], Array | None]
     """Returns a constant as one number for each gain of what is normalized."""
     attributes: dict[str, Any]
+    centered: bool = True
+    """Whether the mean is subtracted."""
 
     def root(self, value: ir.Value | None, matched: Matched) -> Deviation | None:
         """Match sqrt(v + epsilon)."""
-        return match_deviation(value, matched, self.mean_of)
+        return match_deviation(value, matched, self.mean_of, centered=self.centered)
 
     def reciprocal(self, value: ir.Value | None, matched: Matched) -> Deviation | None:
         """Match 1 / sqrt(v + epsilon)."""
@@ -83,7 +88,9 @@ def _by_place(constant: Array, x: ir.Value) -> Array | None:
 
 
 _INSTANCE = _Norm("InstanceNormalization", _mean_of_channel, _by_channel, {})
-_LAYER = _Norm("LayerNormalization", _mean_of_row, _by_place, {"axis": -1})
+_LAST = {"axis": -1}
+_LAYER = _Norm("LayerNormalization", _mean_of_row, _by_place, _LAST)
+_RMS = _LAYER._replace(centered=False)
 
 
 @rewrites("Add", "Div", "Mul", since=7)
@@ -104,6 +111,12 @@ def fuse_layer_norm(division: ir.Node, names: Scope) -> bool:
     models below opset 17.
     """
     return _fuse_plain(division, _LAYER, names)
+
+
+@rewrites("Div", "Mul", since=_LAYER_NORM_OPSET)
+def fuse_rms_norm(node: ir.Node, names: Scope) -> bool:
+    """Replace the nodes of every RMS norm over the last axis, so that one node sums its squares."""
+    return _fuse_plain(node, _RMS, names)
 
 
 def _fuse_factored(last: ir.Node, norm: _Norm, names: Scope) -> bool:
@@ -182,7 +195,17 @@ def _replace(
     if not is_closed(nodes, last):
         return False
     build, name = Builder(last, names), last.outputs[0].name
-    inputs = [found.x, build.constant(scale, f"{name}_scale"), build.constant(bias, f"{name}_bias")]
+    x, width = found.x, len(scale)
+    if not norm.centered:
+        x = build.add("Concat", [x, build.add("Neg", [x], f"{name}_minus")], f"{name}_both", _LAST)
+        scale, bias = (np.concatenate([array, array]) for array in (scale, bias))
+    inputs = [x, build.constant(scale, f"{name}_scale"), build.constant(bias, f"{name}_bias")]
     attributes = {**norm.attributes, "epsilon": found.epsilon}
-    build.replace(norm.op_type, inputs, "_norm", attributes, nodes)
+    if norm.centered:
+        build.replace(norm.op_type, inputs, "_norm", attributes, nodes)
+        return True
+    ends = (("start", 0), ("end", width), ("axis", -1))
+    bounds = [build.constant(np.array([number]), f"{name}_{end}") for end, number in ends]
+    normed = build.add(norm.op_type, inputs, f"{name}_normed", attributes)
+    build.replace("Slice", [normed, *bounds], "_norm", None, nodes)
     return True

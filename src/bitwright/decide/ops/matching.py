@@ -111,8 +111,10 @@ MeanOf = Callable[[ir.Value, Matched], ir.Value | None]
 """What a value is the mean of, over the axes of a norm."""
 
 
-def match_deviation(value: ir.Value | None, matched: Matched, mean_of: MeanOf) -> Deviation | None:
-    """Match the deviation that a norm divides by."""
+def match_deviation(
+    value: ir.Value | None, matched: Matched, mean_of: MeanOf, *, centered: bool = True
+) -> Deviation | None:
+    """Match the deviation that a norm divides by, or what is that of a mean of 0."""
     root = step(value, "Sqrt", matched)
     total = None if root is None else step(root.inputs[0], "Add", matched)
     for variance, constant in operands(total, "Add"):
@@ -120,6 +122,8 @@ def match_deviation(value: ir.Value | None, matched: Matched, mean_of: MeanOf) -
         if epsilon is None or averaged is None:
             continue
         difference = squared(averaged, matched)
+        if difference is not None and not centered:
+            return Deviation(difference, difference, difference, epsilon)
         subtraction = step(difference, "Sub", matched)
         if difference is None or subtraction is None:
             return None
