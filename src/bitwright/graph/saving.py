@@ -23,7 +23,6 @@ from bitwright.graph.loading import ModelSource, files_of
 from bitwright.graph.model_bytes import CHUNK_BYTES, write_model, write_tensors
 from bitwright.graph.source import source_path
 from bitwright.graph.tensors import (
-    AttributeSlot,
     TensorSlot,
     external_like,
     external_path,
@@ -98,7 +97,7 @@ class ExternalData:
 
     def takes(self, slot: TensorSlot) -> bool:
         """Return whether the tensor in a slot goes outside."""
-        if isinstance(slot, AttributeSlot) and not self.attributes:
+        if slot.attribute and not self.attributes:
             return False
         return slot.tensor.nbytes >= self.threshold and slot.tensor.dtype != ir.DataType.STRING
 

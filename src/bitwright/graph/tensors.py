@@ -25,47 +25,34 @@ ARRAY_TYPES = frozenset(ir.DataType[name] for name in _ARRAY_TYPES.split())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class InitializerSlot:
-    """An initializer of a graph; `put` swaps its tensor and keeps its name."""
+class TensorSlot:
+    """A place that holds a tensor: an initializer, or a node's attribute, as a Constant's value."""
 
-    value: ir.Value
-
-    @property
-    def tensor(self) -> ir.TensorProtocol:
-        """The tensor that is held here."""
-        assert self.value.const_value is not None
-        return self.value.const_value
-
-    @property
-    def name(self) -> str:
-        """The name a user knows this tensor by."""
-        return self.value.name or ""
-
-    def put(self, tensor: ir.TensorProtocol) -> None:
-        """Hold another tensor here."""
-        self.value.const_value = tensor
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AttributeSlot:
-    """A tensor in a node's attribute, such as a Constant's value."""
-
-    node: ir.Node
-    attribute: str
+    holder: ir.Value | ir.Node
+    attribute: str = ""
 
     @property
     def tensor(self) -> ir.TensorProtocol:
         """The tensor that is held here."""
-        return tensor_in(self.node.attributes[self.attribute])
+        if isinstance(self.holder, ir.Node):
+            return tensor_in(self.holder.attributes[self.attribute])
+        assert self.holder.const_value is not None
+        return self.holder.const_value
 
     @property
     def name(self) -> str:
         """The name a user knows this tensor by."""
-        return (self.node.outputs[0].name if self.node.outputs else None) or self.node.name or ""
+        named = self.holder
+        if isinstance(named, ir.Node) and named.outputs and named.outputs[0].name:
+            named = named.outputs[0]
+        return named.name or ""
 
     def put(self, tensor: ir.TensorProtocol) -> None:
-        """Hold another tensor here."""
-        self.node.attributes[self.attribute] = ir.AttrTensor(self.attribute, tensor)
+        """Hold another tensor here, under the same name."""
+        if isinstance(self.holder, ir.Node):
+            self.holder.attributes[self.attribute] = ir.AttrTensor(self.attribute, tensor)
+        else:
+            self.holder.const_value = tensor
 
 
 def tensor_in(attribute: ir.Attr) -> ir.TensorProtocol:
@@ -79,20 +66,17 @@ def tensor_in(attribute: ir.Attr) -> ir.TensorProtocol:
     return tensor
 
 
-TensorSlot = InitializerSlot | AttributeSlot
-
-
 def tensor_slots(model: ir.Model) -> Iterator[TensorSlot]:
     """Yield each place that holds a tensor: all graphs and functions, in a fixed order."""
     for root in (model.graph, *(function.graph for function in model.functions.values())):
         for _, graph in list(iter_from("", root)):
             for value in graph.initializers.values():
                 if value.const_value is not None:
-                    yield InitializerSlot(value)
+                    yield TensorSlot(value)
             for node in graph:
                 for name, attribute in node.attributes.items():
                     if not attribute.is_ref() and attribute.type == ir.AttributeType.TENSOR:
-                        yield AttributeSlot(node, name)
+                        yield TensorSlot(node, name)
 
 
 def inline_copy(tensor: ir.TensorProtocol) -> ir.TensorProtocol:

@@ -18,6 +18,11 @@ from typing import IO, Any, Self, TypeVar
 
 from bitwright.errors import BitwrightError, OutputError
 
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
 __all__ = [
     "Closing",
     "check_regular_file",
@@ -211,26 +216,16 @@ def _is_abandoned(path: Path) -> bool:
         return try_lock(file)
 
 
-if sys.platform == "win32":
-    import msvcrt
-
-    def try_lock(file: IO[bytes]) -> bool:
-        """Lock a file, unless another process has; the lock ends with the process."""
-        try:
+def try_lock(file: IO[bytes]) -> bool:
+    """Lock a file, unless another process has; the lock ends with the process."""
+    try:
+        if sys.platform == "win32":
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except PermissionError:
-            return False
-        return True
-else:
-    import fcntl
-
-    def try_lock(file: IO[bytes]) -> bool:
-        """Lock a file, unless another process has; the lock ends with the process."""
-        try:
+        else:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+    except (PermissionError, BlockingIOError):
+        return False
+    return True
 
 
 def read_object(path: Path) -> dict[str, Any]:

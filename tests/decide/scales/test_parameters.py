@@ -8,7 +8,7 @@ from onnx.reference import ReferenceEvaluator
 from support.models import build, make_cnn, node, normal, run
 
 import bitwright
-from bitwright.decide.scales.parameters import shift_for_bias, widened_for_bias
+from bitwright.decide.scales.biases import shift_for_bias, widened_for_bias
 from bitwright.errors import DataError, RecipeError
 from bitwright.numerics.quantize import dequantize, fake_quantize, quantize
 from bitwright.numerics.types import INT8, INT16, UINT8

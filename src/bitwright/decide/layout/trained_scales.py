@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from bitwright.decide.layout.selection import Selector
 from bitwright.decide.ops import RULES, OpRule
-from bitwright.decide.scales.parameters import widened_for_bias
+from bitwright.decide.scales.biases import widened_for_bias
 from bitwright.graph.constants import constant_of, input_at, is_constant
 from bitwright.numerics import INT8, UINT8, dequantize, fake_quantize
 from bitwright.plan import Parameters

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,11 +14,12 @@ from bitwright.decide.layout.entries import Entry, Layout
 from bitwright.decide.limits import apply_limits
 from bitwright.decide.ops import LINEAR_OPS, RULES
 from bitwright.decide.ops.linear import bias_sum_behind
-from bitwright.decide.scales.parameters import shift_for_bias, weight_plan, widened_for_bias
+from bitwright.decide.scales.parameters import weight_plan
 from bitwright.graph import constant_of, iter_values
-from bitwright.numerics.types import INT32
+from bitwright.numerics import INT32, QType, along_axis
+from bitwright.numerics.scales import ceil_scale, smallest_bias_scale
 from bitwright.plan import QuantPlan, TensorPlan
-from bitwright.recipe import find_override
+from bitwright.recipe import ScaleKind, find_override
 from bitwright.support.array_types import Array
 
 
@@ -164,3 +166,27 @@ def fit_biases(model: ir.Model, plan: QuantPlan) -> QuantPlan:
     if all(entry == plan.tensors[key] for key, entry in changed.items()):
         return plan
     return apply_limits(model, plan.with_tensors(changed))
+
+
+def shift_for_bias(scale: Array, bias: Array, qtype: QType, axis: int | None) -> int:
+    """Return how often the scale of a bias has to be doubled until nothing of it is clipped."""
+    size = np.abs(bias.astype(np.float64))
+    steps = float(np.max(size / along_axis(scale, axis, size.ndim), initial=0.0))
+    return max(int(np.ceil(np.log2(steps / qtype.highest))), 0) if steps else 0
+
+
+def widened_for_bias(
+    scale: Array, source: Any, bias: Array, tile: int, kind: ScaleKind = "float"
+) -> Array | None:
+    """Return a weight's scale enlarged where its int32 bias would overflow; None if nowhere.
+
+    The enlarged scales are of the same kind as the others of the model.
+    """
+    if scale.ndim:
+        groups = np.abs(bias.astype(np.float64)).reshape(-1, tile, scale.size)
+        smallest = smallest_bias_scale(groups.max(axis=(0, 1)), per_channel=True)
+    else:
+        smallest = smallest_bias_scale(bias)
+    product = source * scale
+    wider = np.where(product < smallest, ceil_scale(scale * (smallest / product), kind), scale)
+    return wider.astype(np.float32).astype(np.float64) if np.any(wider != scale) else None

@@ -21,7 +21,7 @@ from bitwright.decide.ranges.methods import Range, choose_range, sketch_std, wei
 from bitwright.decide.ranges.power_of_two import position_grid
 from bitwright.errors import ModelError, RecipeError
 from bitwright.graph.constants import constant_of
-from bitwright.numerics import PositionGrid, QType, along_axis
+from bitwright.numerics import PositionGrid, QType
 from bitwright.numerics.scales import (
     affine_parameters,
     ceil_scale,
@@ -29,7 +29,6 @@ from bitwright.numerics.scales import (
     restricted_asymmetric_parameters,
     scale_limits,
     share_zero_point,
-    smallest_bias_scale,
     without_last_level,
 )
 from bitwright.plan import TensorPlan
@@ -73,18 +72,18 @@ def activation_plan(entry: Entry, sketch: TensorSketch | None, recipe: Recipe) -
 def _activation_range(
     entry: Entry, sketch: TensorSketch | None, choice: _Choice, recipe: Recipe
 ) -> _Range:
-    if not _has_given_range(entry):
-        if entry.fixed_range is not None:
-            found = _defined_range(entry.fixed_range, entry.qtype, choice, recipe)
-        else:
-            assert sketch is not None
-            known = _known_range(entry, sketch, choice, recipe)
-            found = known or _with_room(entry, _observed_range(sketch, entry.qtype, choice), recipe)
-            if recipe.emulate.cut_saturated:
-                found = _without_saturated(entry, found, choice)
-        return _with_given_end(entry, found)
-    assert entry.override is not None
-    return _Range(entry.override.rmin, entry.override.rmax, "given")
+    given = entry.override
+    if given is not None and given.rmin is not None and given.rmax is not None:
+        return _Range(given.rmin, given.rmax, "given")
+    if entry.fixed_range is not None:
+        found = _defined_range(entry.fixed_range, entry.qtype, choice, recipe)
+    else:
+        assert sketch is not None
+        known = _known_range(entry, sketch, choice, recipe)
+        found = known or _with_room(entry, _observed_range(sketch, entry.qtype, choice), recipe)
+        if recipe.emulate.cut_saturated:
+            found = _without_saturated(entry, found, choice)
+    return _with_given_end(entry, found)
 
 
 def weight_plan(entry: Entry, recipe: Recipe) -> TensorPlan:
@@ -130,11 +129,6 @@ def _weight_choice(entry: Entry, recipe: Recipe) -> _Choice:
         symmetric = symmetric or given.symmetric is not False
     reduced = recipe.reduce_range if given.reduce_range is None else given.reduce_range
     return _Choice(given.ranges or recipe.weight_ranges, symmetric, reduced)
-
-
-def _has_given_range(entry: Entry) -> bool:
-    given = entry.override or Override()
-    return given.rmin is not None and given.rmax is not None
 
 
 def _with_given_end(entry: Entry, found: _Range) -> _Range:
@@ -314,30 +308,6 @@ def _is_never_negative(entry: Entry) -> bool:
     node = entry.value.producer()
     bounds = None if node is None else bounds_of(node)
     return bounds is not None and bounds[0] == 0
-
-
-def shift_for_bias(scale: Array, bias: Array, qtype: QType, axis: int | None) -> int:
-    """Return how often the scale of a bias has to be doubled until nothing of it is clipped."""
-    size = np.abs(bias.astype(np.float64))
-    steps = float(np.max(size / along_axis(scale, axis, size.ndim), initial=0.0))
-    return max(int(np.ceil(np.log2(steps / qtype.highest))), 0) if steps else 0
-
-
-def widened_for_bias(
-    scale: Array, source: Any, bias: Array, tile: int, kind: ScaleKind = "float"
-) -> Array | None:
-    """Return a weight's scale enlarged where its int32 bias would overflow; None if nowhere.
-
-    The enlarged scales are of the same kind as the others of the model.
-    """
-    if scale.ndim:
-        groups = np.abs(bias.astype(np.float64)).reshape(-1, tile, scale.size)
-        smallest = smallest_bias_scale(groups.max(axis=(0, 1)), per_channel=True)
-    else:
-        smallest = smallest_bias_scale(bias)
-    product = source * scale
-    wider = np.where(product < smallest, ceil_scale(scale * (smallest / product), kind), scale)
-    return wider.astype(np.float32).astype(np.float64) if np.any(wider != scale) else None
 
 
 def _constant_range(array: Array, entry: Entry, choice: _Choice) -> _Range:
