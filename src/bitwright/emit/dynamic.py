@@ -89,7 +89,7 @@ def _multiply(
         ir.DataType.INT32,
         name=f"{name}_quant",
         output=f"{label}_output_quantized",
-        attributes=node.attributes.values() if is_conv else (),
+        attributes=node.attributes if is_conv else None,
     )
     return writer.rescale(node, product, (left.scale, right.scale), f"{name}_quant", factor)
 

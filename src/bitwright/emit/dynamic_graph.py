@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from bitwright.errors import PlanError
 from bitwright.graph import NameScope, iter_values
 from bitwright.graph.constants import is_constant
 from bitwright.graph.editing import (
+    Attributes,
     add_initializer,
     graph_of,
     insert_after,
@@ -104,8 +105,8 @@ class IntegerWriter:
         found = self._activations.get(value) or self._measure(value)
         if not transposed:
             return found
-        dtype, swap = found.value.dtype or ir.DataType.UINT8, [ir.AttrInt64s("perm", [1, 0])]
-        name = f"{value.name}_transposed"
+        dtype, name = found.value.dtype or ir.DataType.UINT8, f"{value.name}_transposed"
+        swap = {"perm": [1, 0]}
         moved = self.add(node, "Transpose", [found.value], dtype, name=name, attributes=swap)
         return Quantized(moved, found.scale, found.zero_point)
 
@@ -196,7 +197,7 @@ class IntegerWriter:
     ) -> ir.Value:
         """Return a product of integers as floats."""
         label = product.name or ""
-        to_float, name = [ir.AttrInt64("to", _FLOAT)], f"{label}_cast"
+        to_float, name = {"to": int(_FLOAT)}, f"{label}_cast"
         floats = self.add(
             node, "Cast", [product], name=name, output=f"{name}_output", attributes=to_float
         )
@@ -242,13 +243,12 @@ class IntegerWriter:
         *,
         name: str = "",
         output: str = "",
-        attributes: Iterable[ir.Attr] = (),
+        attributes: Attributes = None,
     ) -> ir.Value:
         """Put a new node before another and return its result."""
         name = name or f"{inputs[0].name}_{op_type}"
         result = self._value(output or f"{name}_output", dtype)
-        settings = {attribute.name: attribute for attribute in attributes}
-        return insert_before(before, op_type, inputs, result, self.names.fresh(name), settings)
+        return insert_before(before, op_type, inputs, result, self.names.fresh(name), attributes)
 
     def add_behind(
         self,
@@ -258,12 +258,11 @@ class IntegerWriter:
         dtype: ir.DataType = _FLOAT,
         *,
         name: str,
-        attributes: Iterable[ir.Attr] = (),
+        attributes: Attributes = None,
     ) -> ir.Value:
         """Put a new node where a value is made, for all that read it, and return its result."""
         result = self._value(name, dtype)
-        settings = {attribute.name: attribute for attribute in attributes}
-        node = ir.node(op_type, inputs, settings, outputs=[result], name=self.names.fresh(name))
+        node = ir.node(op_type, inputs, attributes, outputs=[result], name=self.names.fresh(name))
         insert_after(graph_of(value), node, value.producer())
         return result
 

@@ -29,6 +29,7 @@ from bitwright.emit.dynamic_graph import IntegerWriter, Keys
 from bitwright.emit.quantized import MICROSOFT, Quantized
 from bitwright.errors import PlanError
 from bitwright.graph import constant_of, input_at, static_shape, weight_of
+from bitwright.graph.editing import Attributes
 from bitwright.plan import QuantPlan
 from bitwright.support.array_types import Array
 
@@ -118,7 +119,7 @@ class RowWriter:
         """Take rows of integers and their scales from a table, and multiply the two."""
         table, indices = self._matrix(node, keys[0] or "", (-1, 1)), node.inputs[1]
         assert indices is not None
-        to_float, label = [ir.AttrInt64("to", ir.DataType.FLOAT)], node.outputs[0].name or ""
+        to_float, label = {"to": int(ir.DataType.FLOAT)}, node.outputs[0].name or ""
         taken = [
             self._writer.add(node, "Gather", [part, indices], dtype, name=f"{label}_{what}")
             for part, dtype, what in (
@@ -190,8 +191,7 @@ class RowWriter:
         if self._opset >= 18:
             axes = self._constant("row_axis", np.array([-1], np.int64))
             return self._behind(behind, op_type, [source, axes], what)
-        axis = ir.AttrInt64s("axes", [-1])
-        return self._behind(behind, op_type, [source], what, attributes=(axis,))
+        return self._behind(behind, op_type, [source], what, attributes={"axes": [-1]})
 
     def _behind(
         self,
@@ -200,7 +200,7 @@ class RowWriter:
         inputs: list[ir.Value | None],
         what: str,
         dtype: ir.DataType = ir.DataType.FLOAT,
-        attributes: tuple[ir.Attr, ...] = (),
+        attributes: Attributes = None,
     ) -> ir.Value:
         name = f"{value.name}_{what}"
         return self._writer.add_behind(
@@ -214,7 +214,7 @@ class RowWriter:
         place = key, _flips(node)
         if place not in self._weights:
             stored = self._matrix(node, key)
-            axis = (ir.AttrInt64("axis", 1),) if stored.scale.shape else ()
+            axis = {"axis": 1} if stored.scale.shape else None
             parts = [stored.value, stored.scale, stored.zero_point]
             name = f"{stored.value.name}_DequantizeLinear"
             self._weights[place] = self._writer.add_behind(
@@ -234,7 +234,7 @@ class RowWriter:
         if not flips:
             return stored
         if key not in self._flipped:
-            perm, dtype = (ir.AttrInt64s("perm", [1, 0]),), stored.dtype or ir.DataType.INT8
+            perm, dtype = {"perm": [1, 0]}, stored.dtype or ir.DataType.INT8
             name = f"{stored.value.name}_transposed"
             self._flipped[key] = self._writer.add_behind(
                 stored.value, "Transpose", [stored.value], dtype, name=name, attributes=perm

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -23,16 +23,17 @@ class NodeNames:
         self._modules: dict[str, set[str]] = {}
         for name, node in {} if only_names else self.by_name.items():
             self._types.setdefault(node.op_type, set()).add(name)
-            for module in _modules_of(node)[-1:]:
+            around = re.findall(r"'([^']*)'", node.metadata_props.get(_SCOPES, ""))[:-1]
+            for module in [module for module in around if module][-1:]:
                 self._modules.setdefault(module, set()).add(name)
 
     def find(self, pattern: str) -> frozenset[str]:
         """Return the names of the nodes meant, none where the name fits nothing."""
-        return next((found for kind in self._kinds if (found := kind(self, pattern))), frozenset())
+        return next(filter(None, self._meanings(pattern)), frozenset())
 
     def rank(self, pattern: str) -> int:
         """Return how closely a name describes its nodes: an op type least, their name most."""
-        found = [bool(kind(self, pattern)) for kind in self._kinds]
+        found = [bool(names) for names in self._meanings(pattern)]
         return len(found) - found.index(True) if any(found) else 0
 
     def _by_pattern(self, pattern: str) -> frozenset[str]:
@@ -42,22 +43,13 @@ class NodeNames:
         within = (name for module in inside for name in self._modules[module])
         return find_names(pattern, self.by_name) | frozenset(within)
 
-    def _by_name(self, name: str) -> frozenset[str]:
-        return frozenset({name} & self.by_name.keys())
-
-    def _by_module(self, name: str) -> frozenset[str]:
+    def _meanings(self, name: str) -> Iterator[frozenset[str]]:
+        """Yield the nodes of this name, module, pattern and op type, the closest meaning first."""
+        yield frozenset({name} & self.by_name.keys())
         inside = (m for m in self._modules if m == name or m.startswith(f"{name}."))
-        return frozenset(node for module in inside for node in self._modules[module])
-
-    def _by_type(self, name: str) -> frozenset[str]:
-        return frozenset(self._types.get(name, ()))
-
-    _kinds: tuple[Callable[[NodeNames, str], frozenset[str]], ...] = (
-        _by_name,
-        _by_module,
-        _by_pattern,
-        _by_type,
-    )
+        yield frozenset(node for module in inside for node in self._modules[module])
+        yield self._by_pattern(name)
+        yield frozenset(self._types.get(name, ()))
 
     @property
     def known(self) -> set[str]:
@@ -103,10 +95,3 @@ def _first_fitting(patterns: Iterable[str], names: Sequence[str]) -> str | None:
         except re.error:
             continue
     return None
-
-
-def _modules_of(node: ir.Node) -> list[str]:
-    """Return the torch modules around a node, the innermost last."""
-    return [
-        name for name in re.findall(r"'([^']*)'", node.metadata_props.get(_SCOPES, ""))[:-1] if name
-    ]

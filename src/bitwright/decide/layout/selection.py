@@ -35,8 +35,10 @@ class Selector:
         self._enclosed: frozenset[str] = frozenset().union(
             *(self._between(first, last) for first, last in select.exclude_between)
         )
-        starts = self.find(select.input_nodes, "input_nodes", _readers_by_tensor(nodes))
-        self.ends = self.find(select.output_nodes, "output_nodes", _writers_by_tensor(nodes))
+        readers = _by_tensor(nodes, lambda node: node.inputs)
+        starts = self.find(select.input_nodes, "input_nodes", readers)
+        writers = _by_tensor(nodes, lambda node: node.outputs)
+        self.ends = self.find(select.output_nodes, "output_nodes", writers)
         """The nodes that `output_nodes` names."""
         self._downstream = self._reach(starts, ir.Node.successors) if starts else None
         self._upstream = self._reach(self.ends, ir.Node.predecessors) if self.ends else None
@@ -130,19 +132,13 @@ class Selector:
         return frozenset(node.name or "" for node in nodes)
 
 
-def _readers_by_tensor(nodes: Sequence[ir.Node]) -> dict[str, frozenset[str]]:
-    readers: dict[str, set[str]] = {}
+def _by_tensor(
+    nodes: Sequence[ir.Node], values_of: Callable[[ir.Node], Iterable[ir.Value | None]]
+) -> dict[str, frozenset[str]]:
+    """Return the names of the nodes that have a tensor on one of their sides, by its name."""
+    found: dict[str, set[str]] = {}
     for node in nodes:
-        for value in node.inputs:
+        for value in values_of(node):
             if value is not None and value.name:
-                readers.setdefault(value.name, set()).add(node.name or "")
-    return {tensor: frozenset(names) for tensor, names in readers.items()}
-
-
-def _writers_by_tensor(nodes: Sequence[ir.Node]) -> dict[str, frozenset[str]]:
-    return {
-        value.name: frozenset({node.name or ""})
-        for node in nodes
-        for value in node.outputs
-        if value.name
-    }
+                found.setdefault(value.name, set()).add(node.name or "")
+    return {tensor: frozenset(names) for tensor, names in found.items()}
