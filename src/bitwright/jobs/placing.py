@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from weakref import WeakKeyDictionary
 
 import msgspec
 import onnx_ir as ir
@@ -195,18 +196,26 @@ def _sized(prepared: Prepared, samples: Sequence[Sample]) -> ir.Model:
     """Return the model at the sizes of the first sample, where its inputs leave some open."""
     if is_sized(prepared) or not samples:
         return prepared.model
+    shapes = {name: array.shape for name, array in samples[0].items()}
+    known, model = _SIZED.get(prepared.model, ({}, prepared.model))
+    if known == shapes:
+        return model
     sizes = dict[str, int]()
     for spec in prepared.inputs:
-        for dim, size in zip(spec.shape or (), samples[0][spec.name].shape, strict=False):
+        for dim, size in zip(spec.shape or (), shapes[spec.name], strict=False):
             if isinstance(dim, str):
                 sizes[dim] = size
     model = graph.clone_model(prepared.model)
-    shapes = {name: array.shape for name, array in samples[0].items()}
     graph.set_input_shapes(model, shapes, sizes)
     graph.infer_shapes(model)
     fold_constants(model)  # shapes that are computed
     graph.infer_shapes(model)
+    _SIZED[prepared.model] = shapes, model
     return model
+
+
+_SIZED = WeakKeyDictionary[ir.Model, tuple[dict[str, tuple[int, ...]], ir.Model]]()
+"""Models at the sizes of samples: each candidate of a job is placed anew."""
 
 
 _UNKNOWN = (
