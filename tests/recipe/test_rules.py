@@ -60,7 +60,8 @@ def test_power_of_two_methods_go_with_power_of_two_scales():
 
 # What breaks each rule of the table, in its order, and part of the sentence.
 BROKEN = [
-    ({"mode": "dynamic", "weight": "int16"}, "activations in uint8, not int16 and uint8"),
+    ({"mode": "dynamic", "weight": "int16"}, "weights in int8 or uint8, not int16"),
+    ({"mode": "dynamic", "activation": "int8"}, "activations in uint8, not int8"),
     ({"mode": "dynamic", "equalize": {"absorb_biases": True}}, "which reads no data"),
     ({"mode": "cast"}, "both in float16 or both in bfloat16, not int8 and uint8"),
     ({"base": "float16", "scales": "int16"}, "scales has no effect in the mode cast"),

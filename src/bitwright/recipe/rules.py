@@ -139,9 +139,14 @@ def _bad_pattern(r: RecipeFields) -> tuple[str, re.error] | None:
 # Read from top to bottom: the first rule that a recipe breaks is the one in its error.
 RULES = (
     Rule(
-        lambda r: r.mode == "dynamic" and (r.weight not in (INT8, UINT8) or r.activation != UINT8),
-        "dynamic models have weights in int8 or uint8 and activations in uint8, not {r.weight} and "
-        "{r.activation}; the integer operators of ONNX Runtime take no other.",
+        lambda r: r.mode == "dynamic" and r.weight not in (INT8, UINT8),
+        "dynamic models have weights in int8 or uint8, not {r.weight}; the integer operators of "
+        "ONNX Runtime take no other.",
+    ),
+    Rule(
+        lambda r: r.mode == "dynamic" and r.activation != UINT8,
+        "dynamic models have activations in uint8, not {r.activation}; the integer operators of "
+        "ONNX Runtime take no other.",
     ),
     Rule(
         lambda r: r.mode == "dynamic" and r.equalize is not None and r.equalize.absorb_biases,

@@ -5,7 +5,6 @@ import pytest
 
 from bitwright.data import InputSpec
 from bitwright.data.labelled import open_labelled
-from bitwright.errors import DataError
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.metrics import Metric, open_metric
 from bitwright.jobs.improve.scorer import Runnable, Scorer
@@ -284,9 +283,9 @@ def test_no_sample_is_in_two_parts_and_none_is_lost(calibrates, count):
     assert parts == split_parts(count, calibrates=calibrates)
 
 
-def test_a_function_that_gives_float_nothing_is_refused_and_one_of_errors_is_not():
+def test_of_a_function_that_gives_float_nothing_the_user_is_told():
     nothing = Metric("own", lambda outputs, sample: 0.0)
-    with pytest.raises(DataError, match=r"itself has own 0 on .*, so that no drop says anything"):
+    with pytest.warns(UserWarning, match=r"itself has own 0 on .*, so that no drop says anything"):
         scorer(journal(), nothing).float_score()
     errors = Metric("own", lambda outputs, sample: 0.0, sign=-1.0)
     assert scorer(journal(), errors).float_score()[0] == 0

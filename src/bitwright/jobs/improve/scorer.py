@@ -27,6 +27,7 @@ from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.metrics import Metric, Outputs, count_classes, margin_of
 from bitwright.run import Session
 from bitwright.support.engines import LOCAL, Engine
+from bitwright.support.notices import warn_user
 from bitwright.support.wording import counted
 
 FOLDS = 20
@@ -211,10 +212,13 @@ class Scorer:
                 "their sorted names, from 0) and its own preprocessing, or judge by agreement"
             )
         if hopeless:
-            raise DataError(
+            sentence = (
                 f"the float model itself has {metric.name} {mean:.3g} on "
                 f"{counted(size, 'sample')}{among}, so that no drop says anything; {remedy}."
             )
+            if metric.guesses:
+                raise DataError(sentence)
+            warn_user(sentence)  # what a function of the user's own means is not known
 
     def score(
         self,
