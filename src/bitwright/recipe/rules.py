@@ -94,8 +94,7 @@ def _without_effect_in_weight_only(r: RecipeFields) -> str | None:
     if r.mode != "weight-only" or r.fine_tune is None:
         return None
     names = (
-        *("nodes", "sequential", "workers"),
-        *("learn_activation_scales", "activation_scale_learning_rate"),
+        "nodes sequential workers learn_activation_scales activation_scale_learning_rate".split()
     )
     details = ("op_types", "output_pairs")
     return _changed(r.fine_tune, names) or _changed(r.emulate.fine_tune, details)
