@@ -139,13 +139,11 @@ def _bad_pattern(r: RecipeFields) -> tuple[str, re.error] | None:
 RULES = (
     Rule(
         lambda r: r.mode == "dynamic" and r.weight not in (INT8, UINT8),
-        "dynamic models have weights in int8 or uint8, not {r.weight}; the integer operators of "
-        "ONNX Runtime take no other.",
+        "dynamic models have weights in int8 or uint8, not {r.weight}: no operator takes others.",
     ),
     Rule(
         lambda r: r.mode == "dynamic" and r.activation != UINT8,
-        "dynamic models have activations in uint8, not {r.activation}; the integer operators of "
-        "ONNX Runtime take no other.",
+        "dynamic models have activations in uint8, not {r.activation}: no operator takes others.",
     ),
     Rule(
         lambda r: r.mode == "dynamic" and r.equalize is not None and r.equalize.absorb_biases,
