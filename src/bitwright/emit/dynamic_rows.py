@@ -105,7 +105,8 @@ class RowWriter:
         if bias is not None:
             moved = bias.array - rows.floor * self._column_sums(node, keys[1])
             # Two axes: with one, the runtime would fuse it to a Gelu behind, into a slower kernel.
-            wide = moved.astype(np.float32)[None] if self._has_axes(node) else moved.astype("f4")
+            rank = 2 if is_gemm else len(node.outputs[0].shape or ())
+            wide = moved.astype(np.float32)[None] if rank > 1 else moved.astype(np.float32)
             fresh = self._writer.constant(f"{label}_bias", wide)
             if bias.node is not None:
                 bias.node.replace_input_with(bias.index, fresh)
@@ -290,12 +291,6 @@ class RowWriter:
         shape = None if weight is None else static_shape(weight.value)
         assert weight is not None and shape is not None  # it is stored
         return shape[0 if weight.transposed else 1]
-
-    @staticmethod
-    def _has_axes(node: ir.Node) -> bool:
-        """Whether the result is known to have two axes or more."""
-        shape = node.outputs[0].shape
-        return node.op_type == "Gemm" or (shape is not None and len(shape) > 1)
 
     def _number(self, name: str, value: float) -> ir.Value:
         return self._constant(name, np.float32(value))

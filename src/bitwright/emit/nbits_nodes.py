@@ -51,11 +51,6 @@ def readers_of(value: ir.Value) -> list[Reader]:
     return found
 
 
-def weight_places(node: ir.Node) -> tuple[int, ...]:
-    """Return the inputs of a node that are weights."""
-    return {"Gather": (0,), "MoE": EXPERT_WEIGHTS}.get(node.op_type, (1,))
-
-
 def reason_against(reader: Reader, wanted: frozenset[str] | None) -> str | None:
     """Return why a node does not read its weight in blocks, or None."""
     node = reader.node
@@ -63,7 +58,7 @@ def reason_against(reader: Reader, wanted: frozenset[str] | None) -> str | None:
         return f"{node.name!r} is not to read it so"
     if not takes_blocks(node):
         return f"{node.op_type} takes no blocks"
-    if reader.place not in weight_places(node):
+    if reader.place not in {"Gather": (0,), "MoE": EXPERT_WEIGHTS}.get(node.op_type, (1,)):
         return f"{node.op_type} reads it as another input than its weight"
     attributes = node.attributes
     if node.op_type == "Gather" and attributes.get_int("axis", 0) not in (0, False):

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from bitwright.emit.quantized import add_quantized
 from bitwright.errors import PlanError
 from bitwright.graph import NameScope, iter_values
+from bitwright.graph.constants import is_private
 from bitwright.graph.editing import (
     add_initializer,
     graph_of,
@@ -180,7 +181,9 @@ class QdqWriter:
         # The runtime's tool lets the dequantized bias keep the bias's name; so do people's
         # scripts that look it up.
         name = label if entry.role == "bias" else f"{label}_DequantizeLinear_Output"
-        if entry.role == "bias" and self._only_used_as_bias(source):
+        # Where no other reader of the constant needs its name.
+        is_alone = source not in self._not_only_biases and is_private(source)
+        if entry.role == "bias" and is_alone:
             source.name = self._names.fresh(f"{label}_float")
         else:
             name = self._names.fresh(name)
@@ -303,11 +306,6 @@ class QdqWriter:
         return self._scales[root]
 
     # The graph ----------------------------------------------------------------------------
-
-    def _only_used_as_bias(self, source: ir.Value) -> bool:
-        """Whether no other reader of this constant needs its name."""
-        is_alone = source not in self._not_only_biases and not source.is_graph_output()
-        return is_alone and len(source.uses()) == 1
 
     def _drop_absorbed(self) -> None:
         """Drop each Relu or Clip that a quantizer does; one that others read stays."""

@@ -155,20 +155,14 @@ def _from_proto(
         raise ModelError(
             f"{what} is damaged ({reason_of(_cause_of(error))}); export it again."
         ) from error
-    _forget_impossible_sizes(model)
+    # Sizes that no tensor can have: ONNX's shape inference ends the process by them. Exporters
+    # write -1 for any size, which is known to do no harm.
+    forget_sizes(model, lambda dim: isinstance(dim, int) and dim < -1)
     if "ai.onnx" in model.graph.opset_imports:  # the long name of the default domain
         model.graph.opset_imports[""] = model.graph.opset_imports.pop("ai.onnx")
     if folder is not None:
         _attach_external_data(model, what, folder)
     return _sorted(model, what) if sort else model
-
-
-def _forget_impossible_sizes(model: ir.Model) -> None:
-    """Make sizes unknown that no tensor can have: ONNX's shape inference ends the process by them.
-
-    Exporters write -1 for any size, which is known to do no harm.
-    """
-    forget_sizes(model, lambda dim: isinstance(dim, int) and dim < -1)
 
 
 def _adopt(source: ir.Model, sort: bool) -> ir.Model:

@@ -56,8 +56,12 @@ def normalize(model: ir.Model, *, keep_defaults: bool = False) -> list[str]:
     except ValueError as error:
         raise ModelError("the model has nodes that feed each other in a circle.") from error
     _drop_unit_dilations(model)
-    _drop_unused_initializers(model, notes)
-    _report_doubles(model, notes)
+    if dropped := remove_unused_initializers(model):
+        notes.append(f"removed {counted(len(dropped), 'unused initializer')}: {_listed(dropped)}.")
+    doubles = [s.name for s in tensor_slots(model) if s.tensor.dtype == ir.DataType.DOUBLE]
+    if doubles:
+        what = counted(len(doubles), "tensor")
+        notes.append(f"{what} of float64 stay as they are: {_listed(doubles)}.")
     return notes
 
 
@@ -224,20 +228,6 @@ def _name_nodes(model: ir.Model, scope: NameScope, notes: list[str]) -> None:
         notes.append(f"named {counted(named, 'nameless node')} after type and output.")
     if renamed:
         notes.append(f"renamed {counted(renamed, 'node')} whose name another node had.")
-
-
-def _drop_unused_initializers(model: ir.Model, notes: list[str]) -> None:
-    dropped = remove_unused_initializers(model)
-    if dropped:
-        notes.append(f"removed {counted(len(dropped), 'unused initializer')}: {_listed(dropped)}.")
-
-
-def _report_doubles(model: ir.Model, notes: list[str]) -> None:
-    doubles = [s.name for s in tensor_slots(model) if s.tensor.dtype == ir.DataType.DOUBLE]
-    if doubles:
-        notes.append(
-            f"{counted(len(doubles), 'tensor')} of float64 stay as they are: {_listed(doubles)}."
-        )
 
 
 def _listed(names: list[str]) -> str:

@@ -163,7 +163,8 @@ def fit_block_scales(
     count = format.blocks(rows)
     scales, zeros = xp.empty(count, columns), xp.empty(count, columns)
     measure = metric_in_blocks(metric, format, rows, xp)
-    if xp is NUMPY and measure.ndim == 2 and _compiles(work.size, shrinks, steps):
+    tries = len(shrinks) + 2 * len(steps) if len(shrinks) > 1 else 0
+    if xp is NUMPY and measure.ndim == 2 and tries and is_worth_compiling(work.size, tries):
         grids = grids_of(format, rows, measure.reshape(-1), shrinks, steps)
 
         def search_columns(start: int, stop: int) -> None:
@@ -339,11 +340,6 @@ def block_diagonals(matrix: Any, format: BlockFormat, *, xp: Arrays = NUMPY) -> 
 
 
 _NOT_FINITE = "the weight holds NaN or infinity; fix the model or leave it float."
-
-
-def _compiles(size: int, shrinks: Sequence[float], steps: Sequence[float]) -> bool:
-    grids = len(shrinks) + 2 * len(steps)
-    return len(shrinks) > 1 and is_worth_compiling(size, grids)
 
 
 def _parameters(low: Any, high: Any, format: BlockFormat, xp: Arrays) -> tuple[Any, Any]:

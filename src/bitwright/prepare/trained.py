@@ -333,7 +333,10 @@ class _PairRemover:
             if value.is_graph_output() and (own := self._trained.results.get(value.name or "")):
                 widest = own
             else:
-                widest = max(parameters_read, key=_width)
+                widest = max(
+                    parameters_read,
+                    key=lambda p: float(np.max(p.scale)) * (p.qtype.highest - p.qtype.lowest),
+                )
             if len(groups) < 2 and same_parameters(parameters_read[0], widest):
                 continue
             if any(np.ndim(p.scale) for p in (*parameters_read, widest)):
@@ -348,10 +351,6 @@ class _PairRemover:
             self._trained.notes.append(
                 f"tensor {value.name!r} has pairs that differ; all read through the widest one"
             )
-
-
-def _width(parameters: Parameters) -> float:
-    return float(np.max(parameters.scale)) * (parameters.qtype.highest - parameters.qtype.lowest)
 
 
 def _covers(one: Parameters, two: Parameters) -> bool:

@@ -23,20 +23,6 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-__all__ = [
-    "Closing",
-    "check_regular_file",
-    "make_folder",
-    "read_object",
-    "read_parsed",
-    "replace_file",
-    "replace_folder",
-    "temporary_beside",
-    "temporary_folder_beside",
-    "try_lock",
-    "write_file",
-]
-
 
 _T = TypeVar("_T")
 
