@@ -75,6 +75,9 @@ def _warm_up(seeds: Path) -> None:
 
     All sessions are closed behind it, as their threads would not be there in a child.
     """
+    import typer
+
+    from bitwright.cli import app
     from bitwright.cli import main as run
 
     model = str(seeds / "models" / "digits.onnx")
@@ -82,7 +85,10 @@ def _warm_up(seeds: Path) -> None:
         for recipe in ("int8", "int4", "npu-cnn", "int8-dynamic"):
             words = ["quantize", model, "-o", f"{folder}/{recipe}.onnx", "--recipe", recipe]
             run([*words, "--random-data", "2", "--quiet"])
+    command = typer.main.get_command(app._make_app())
+    typer.main.get_command = lambda _: command  # to build all of them takes longer than to refuse
     gc.collect()
+    gc.freeze()  # a child that looks for garbage would copy all of it
 
 
 _LATER = (

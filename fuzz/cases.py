@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 
 import bitwright
-from fuzz.graphs import make_graph, make_size_arithmetic
+from fuzz.graphs import make_graph, make_size_arithmetic, make_unopened
 from fuzz.mutation import TEXTS, mutate_bytes, mutate_json, mutate_message
 
 Words = list[str]
@@ -242,6 +242,53 @@ def _size_arithmetic(rng: random.Random, seed: int, folder: Path, _: Path) -> Wo
     return ["quantize", "m.onnx", "-o", "q.onnx", *words]
 
 
+STREAMS = ("closed", "full", "left")
+"""A descriptor that is closed, a disk without room, a pipe whose reader has gone."""
+
+
+def _streams(rng: random.Random, _: int, folder: Path, seeds: Path) -> Words:
+    """A command that works, whose output or errors go nowhere: it does its job all the same."""
+    shutil.copy(seeds / "models" / "digits.onnx", folder / "m.onnx")
+    given = ["--recipe", rng.choice(("int8", "int4", "npu-cnn")), "--random-data", "2"]
+    words = rng.choice(
+        (
+            ["quantize", "m.onnx", "-o", "q.onnx", *given],
+            ["quantize", "m.onnx", "-o", "q.onnx", *given, rng.choice(("-v", "-q", "--json"))],
+            ["plan", "m.onnx", "-o", "p.json", *given],
+            ["preprocess", "m.onnx", "-o", "q.onnx"],
+            ["inspect", "m.onnx", *rng.choice(([], ["--json"]))],
+            ["compare", "m.onnx", str(seeds / "quantized.onnx"), "--random-data", "2"],
+            ["quantize", "none.onnx", "-o", "q.onnx"],
+            ["quantize", "m.onnx", "--recipee"],
+        )
+    )
+    if rng.random() < 0.5:
+        words.append(f"1>{rng.choice(STREAMS)}")
+    if rng.random() < 0.5 or not words[-1].startswith("1>"):
+        words.append(f"2>{rng.choice(STREAMS)}")
+    return words
+
+
+def _unopened_model(rng: random.Random, seed: int, folder: Path, _: Path) -> Words:
+    """A model that no runtime has opened yet, by some of which the installed one crashes."""
+    model = make_unopened(seed)
+    if rng.random() < 0.3:
+        mutate_message(model, rng)
+    (folder / "m.onnx").write_bytes(model.SerializeToString())
+    random_data = ["--random-data", "2"]
+    return rng.choice(
+        (
+            ["quantize", "m.onnx", "-o", "q.onnx", *_recipe(rng), *random_data],
+            ["quantize", "m.onnx", "-o", "q.onnx", "--recipe", "float16"],
+            ["plan", "m.onnx", "-o", "p.json", "--recipe", "int8", *random_data],
+            ["inspect", "m.onnx"],
+            ["verify", "m.onnx", *rng.choice(([], ["--runtime", "1.20"], ["--target", "npu-cnn"]))],
+            ["preprocess", "m.onnx", "-o", "q.onnx"],
+            ["compare", "m.onnx", "m.onnx", *random_data],
+        )
+    )
+
+
 Maker = Callable[[random.Random, int, Path, Path], Words]
 KINDS: tuple[tuple[Maker, int], ...] = (
     (_random_graph, 36),
@@ -249,6 +296,8 @@ KINDS: tuple[tuple[Maker, int], ...] = (
     (_hostile_names, 3),
     (_damaged_work, 2),
     (_size_arithmetic, 3),
+    (_streams, 3),
+    (_unopened_model, 4),
     (_damaged_plan, 6),
     (_damaged_recipe, 6),
     (_damaged_sketches, 2),

@@ -114,6 +114,57 @@ def make_size_arithmetic(seed: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
+def make_unopened(seed: int) -> onnx.ModelProto:
+    """Return a random model in half floats, or one of those that were seen to crash a runtime."""
+    rng = random.Random(seed)
+    if rng.random() < 0.5:
+        return _in_half_floats(make_graph(seed))
+    size = rng.choice((1, 4, 8, 16))
+    weight, kind = np.ones((1, 1, size + rng.randrange(9)), np.float32), onnx.TensorProto.FLOAT
+    shapes: list[list[int] | None] = [[1, 1, size], None]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+        helper.make_node(rng.choice(("Slice", "Split")), ["c", *"sea"], ["y"], name="cut"),
+    ]
+    constants = {"s": 0, "e": rng.choice((2, -1)), "a": rng.choice((2, -1))}
+    if rng.random() < 0.5:  # half products behind a Transpose
+        perm = rng.sample(range(3), 3)
+        shape = [rng.randrange(1, 5), rng.randrange(1, 5), size]
+        weight = np.ones((shape[perm[2]], 4), np.float16)
+        shapes, kind, constants = [shape, None], onnx.TensorProto.FLOAT16, {}
+        nodes = [
+            helper.make_node("Transpose", ["x"], ["t"], perm=perm, name="turn"),
+            helper.make_node("MatMul", ["t", "w"], ["y"], name="product"),
+        ]
+    places = [numpy_helper.from_array(np.array([n], np.int64), s) for s, n in constants.items()]
+    graph = helper.make_graph(
+        nodes,
+        "unopened",
+        [helper.make_tensor_value_info("x", kind, shapes[0])],
+        [helper.make_tensor_value_info("y", kind, shapes[1])],
+        [numpy_helper.from_array(weight, "w"), *places],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def _in_half_floats(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model whose floats are all half floats, whether its operators take them or not."""
+    single, half = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
+    tensors = [*model.graph.initializer, *(a.t for n in model.graph.node for a in n.attribute)]
+    for tensor in tensors:
+        if tensor.data_type == single:
+            array = numpy_helper.to_array(tensor).astype(np.float16)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        if value.type.tensor_type.elem_type == single:
+            value.type.tensor_type.elem_type = half
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Cast" and attribute.name == "to" and attribute.i == single:
+                attribute.i = half
+    return model
+
+
 def make_graph(seed: int) -> onnx.ModelProto:
     """Return a random model that ONNX Runtime runs."""
     rng = random.Random(seed)
