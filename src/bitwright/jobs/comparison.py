@@ -23,6 +23,7 @@ from bitwright.jobs.qat import open_for_plan
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
 from bitwright.support import Engine, Progress, logged, open_engine, show_progress
+from bitwright.support.collector import free_graphs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +126,7 @@ def compare_with(
             saturation_of=saturation_points,
             on_progress=report,
         )
+    free_graphs(len(quantized.graph))  # those in parts, before the whole one is opened
     coverage = find_coverage(quantized, first[0], providers=measuring.providers)
     decided = Decisions.read(quantized)
     nodes = found.nodes

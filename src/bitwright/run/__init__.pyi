@@ -1,5 +1,6 @@
 """The names of this package and where each is defined."""
 
+from .chain import Answer as Answer
 from .chain import OpenPart as OpenPart
 from .chain import PartChain as PartChain
 from .chain import PartModel as PartModel

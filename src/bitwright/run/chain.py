@@ -38,6 +38,11 @@ class Answer(NamedTuple):
     tensors: MutableMapping[str, Array]
     outputs: dict[str, Array]
 
+    @property
+    def nbytes(self) -> int:
+        """What they take."""
+        return sum(array.nbytes for array in (*self.tensors.values(), *self.outputs.values()))
+
 
 class OpenPart(Session):
     """A part in the runtime: opened once, run on any number of samples."""

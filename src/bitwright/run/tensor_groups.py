@@ -55,14 +55,13 @@ class SessionRunner:
         self._computed = tuple(name for name in self._values if name not in inputs)
         bundled = {name for bundle in bundles for name in bundle}
         self._bundles = [*bundles, *((name,) for name in self._computed if name not in bundled)]
-        self._safe = -1  # bytes of input up to which the groups are known to fit
+        self._safe = -1.0  # bytes of input up to which the groups are known to fit
         self._groups: list[tuple[str, ...]] = []
         self._sessions: dict[tuple[str, ...], Callable[[Feeds], dict[str, Array]]] = {}
 
     def groups(self, feeds: Feeds) -> Sequence[tuple[str, ...]]:
         """Return the groups for this sample; one much larger than those before cuts anew."""
-        fed = sum(np.asarray(array).nbytes for array in feeds.values())
-        if fed > self._safe:
+        if not self.fits(feeds):
             self._sessions.clear()  # before measuring, which takes a session of its own
             sizes = self._sizes(feeds)
             self._groups = self._cut(sizes)
@@ -70,8 +69,16 @@ class SessionRunner:
             # this would fit, larger samples need no new measurement.
             largest = max(sum(sizes[n] for n in g if n in sizes) for g in self._groups)
             growth = self._group_bytes / max(largest, 1)
-            self._safe = int(fed * max(growth, 1.0) ** 0.5)
+            self._safe = fed_bytes(feeds) * max(growth, 1.0) ** 0.5
         return self._groups
+
+    def fits(self, feeds: Feeds) -> bool:
+        """Return whether the groups of earlier samples are small enough for this one."""
+        return fed_bytes(feeds) <= self._safe
+
+    def forget_model(self) -> None:
+        """Let the model go once every group has its session: of a large one, most of the memory."""
+        del self._model, self._values
 
     def run(self, group: tuple[str, ...], feeds: Feeds) -> Mapping[str, Array]:
         """Return the tensors of one group."""
@@ -160,12 +167,19 @@ class SessionRunner:
                 raise
             session = Session(exposed.model, level="basic", providers=self._providers)
 
+        outputs = exposed.outputs  # and not the model
+
         def run(feeds: Feeds) -> dict[str, Array]:
             given = {name: feeds[name] for name in session.inputs if name in feeds}
-            found = session.run(given, list(exposed.outputs.values()))
-            return {tensor: found[output] for tensor, output in exposed.outputs.items()}
+            found = session.run(given, list(outputs.values()))
+            return {tensor: found[output] for tensor, output in outputs.items()}
 
         return run
+
+
+def fed_bytes(feeds: Feeds) -> int:
+    """Return how many bytes a sample has."""
+    return sum(np.asarray(array).nbytes for array in feeds.values())
 
 
 def _may_be(shape: ir.Shape | None, fed: tuple[int, ...]) -> bool:

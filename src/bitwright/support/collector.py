@@ -23,3 +23,29 @@ def without_collection() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+_LARGE_GRAPH = 1_000
+"""Number of nodes from which a graph takes more memory than a search for garbage takes time."""
+
+
+def free_graphs(nodes: int) -> None:
+    """Free graphs of so many nodes that nothing needs any more: their nodes hold each other."""
+    if nodes >= _LARGE_GRAPH:
+        gc.collect()
+
+
+@contextmanager
+def sparing_what_is_there() -> Iterator[None]:
+    """Keep Python from looking through what there is already for garbage, again and again.
+
+    Small graphs that are made and dropped beside large ones are still freed.
+    """
+    if gc.get_freeze_count():  # within another, or the user's own wish
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -19,8 +19,9 @@ from support.peer_runs import PeerReader, peer
 
 import bitwright
 from bitwright import graph
+from bitwright.assess.comparison import side_by_side
 from bitwright.errors import DataError, MissingPackageError, ModelError
-from bitwright.run import Session
+from bitwright.run import Session, part_runner
 
 BUDGET = 1 << 28
 
@@ -289,6 +290,22 @@ def test_a_layer_with_one_huge_weight_channel_is_named_first(layer):
     result = bitwright.quantize(model, data=samples, recipe="int8", holdout=False)
     found = bitwright.compare(model, result.model, data=samples)
     assert found.worst(1)[0].name == f"conv{layer[1]}"
+
+
+def test_parts_that_are_closed_behind_each_lot_of_samples_change_no_figure(monkeypatch):
+    model, result, samples = quantized_cnn()
+    monkeypatch.setattr(side_by_side, "_MOST_NODES", 3)  # of a part
+    kept = bitwright.compare(model, result.model, data=samples)
+    monkeypatch.setattr(part_runner, "OPEN_PARTS", 0)
+    monkeypatch.setattr(part_runner, "LOT", 2)  # of five
+    opened = []
+    open_part = part_runner._open_part
+    monkeypatch.setattr(
+        part_runner, "_open_part", lambda *a, **k: opened.append(a[1]) or open_part(*a, **k)
+    )
+    assert bitwright.compare(model, result.model, data=samples).to_dict() == kept.to_dict()
+    parts = len(set(opened))
+    assert parts > 2 and len(opened) == 3 * parts
 
 
 def test_what_is_found_is_plain_data():

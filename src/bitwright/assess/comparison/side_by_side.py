@@ -6,6 +6,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -175,6 +176,11 @@ class _SampleErrors(NamedTuple):
     fed: tuple[tuple[str, str, tuple[int, ...]], ...]
     """Name, type and shape of each input."""
 
+    @classmethod
+    def of(cls, sample: Sample) -> _SampleErrors:
+        """Return what is known of a sample before anything is run."""
+        return cls({}, {}, tuple((name, a.dtype.str, a.shape) for name, a in sample.items()))
+
     def add_answers(self, judged: OutputErrors) -> None:
         """Let the judge see the outputs: it looks at types and shapes of what was fed only."""
         expected, actual = (
@@ -192,6 +198,8 @@ class _Merged(NamedTuple):
     tensors: list[_TensorNames]
     outputs: dict[str, tuple[str, str]]
     """Output of both models -> the float tensor and the quantized one."""
+    places: dict[str, list[int]]
+    """Float tensor -> the places of the cuts that it is compared for."""
 
     def open(self, memory_budget: int, providers: Sequence[str] | None) -> PartRunner:
         """Return a runner that gives all tensors which are compared with each other."""
@@ -215,8 +223,8 @@ class _Merged(NamedTuple):
         self, found: _SampleErrors, values: Mapping[str, Array], others: Mapping[str, Array]
     ) -> None:
         """Add the errors of what was computed of a sample; `others` are known beside it."""
-        for place, names in enumerate(self.tensors):
-            sums = names.compare(values)
+        for place in chain.from_iterable(self.places.get(name, ()) for name in values):
+            sums = self.tensors[place].compare(values)
             if sums is not None:
                 found.tensors[place] = sums
         known = ChainMap(dict(values), dict(others))
@@ -236,29 +244,24 @@ def _pair_runner(
 
     def run(samples: Iterable[Sample]) -> Iterator[_SampleErrors]:
         pending: Future[None] | None = None
-        before: _SampleErrors | None = None
+        done: list[_SampleErrors] = []
         with ThreadPoolExecutor(1, thread_name_prefix="bitwright-compare") as pool:
-            for sample in read_samples(samples):
-                given = {} if reference is None else reference.run(sample)
-                answers = {_exact_name(name): array for name, array in given.items()}
-                fed = tuple((name, a.dtype.str, a.shape) for name, a in sample.items())
-                found = _SampleErrors({}, {}, fed)
-                for group in runner.groups(sample):
-                    values = runner.run(group, sample)
+            for lot in runner.lots(read_samples(samples)):
+                found = [_SampleErrors.of(sample) for sample in lot]
+                answers = [{} if reference is None else reference.run(sample) for sample in lot]
+                for place, values in runner.sweep(lot):
                     if pending is not None:
                         pending.result()
-                    if before is not None:
-                        yield before
-                        before = None
-                    others = {**sample, **answers}
-                    pending = pool.submit(merged.compare, found, values, others)
-                if before is not None:  # nothing of this sample was run
-                    yield before
-                before = found
+                    yield from done
+                    done = []
+                    exact = {_exact_name(name): array for name, array in answers[place].items()}
+                    others = {**lot[place], **exact}
+                    pending = pool.submit(merged.compare, found[place], values, others)
+                yield from done  # nothing of this lot was run
+                done = found
             if pending is not None:
                 pending.result()
-            if before is not None:
-                yield before
+            yield from done
 
     return run
 
@@ -289,7 +292,10 @@ def _merge(units: Units, saturation_of: _SaturationOf, *, with_exact: bool = Fal
                 wanted.append(graph.readable(graph.floats[path.float_value]))
                 truth = wanted[-1].name or ""
             outputs[path.name] = truth, answer.name or ""
-    return _Merged(*graph.finish(wanted), tensors, outputs)
+    places: dict[str, list[int]] = {}
+    for place, names in enumerate(tensors):
+        places.setdefault(names.expected, []).append(place)
+    return _Merged(*graph.finish(wanted), tensors, outputs, places)
 
 
 def _add_cut(graph: MergedGraph, cut: Cut, saturation_of: _SaturationOf) -> _TensorNames:

@@ -9,13 +9,16 @@ from bitwright.assess.outputs import OutputErrors, TotalError
 from bitwright.assess.sensitivity.variants import Key, Kind, Variants
 from bitwright.errors import DataError, ModelError
 from bitwright.graph import carried_model, carry_model
-from bitwright.run import OpenPart, PartChain, PartModel
+from bitwright.run import Answer, OpenPart, PartChain, PartModel
 from bitwright.support import LOCAL, Array, Engine
+from bitwright.support.collector import sparing_what_is_there
 
 Sample = Mapping[str, Array]
 
 _MOST_NODES = 8000
-"""Nodes of the variants that are opened at a time: the models beside them are run for each lot."""
+"""Nodes of the variants that are opened at a time."""
+_KEPT_BYTES = 64 << 20
+"""Bytes of what the models beside them give, which each lot needs."""
 
 
 def measure_variants(
@@ -42,7 +45,7 @@ def measure_variants(
             "the first."
         )
     shared = (carry_model(variants.units.float_model), models, list(samples), providers)
-    with engine.open(_group_runner, *shared) as workers:
+    with sparing_what_is_there(), engine.open(_group_runner, *shared) as workers:
         for measured in workers.map(_groups(variants, kind, sets, memory_budget)):
             found.update(measured)
             on_progress(len(found) - ("quantized" in found))
@@ -79,6 +82,17 @@ def _group_runner(
 ) -> Callable[[_Group], dict[Key, TotalError]]:
     """Return what runs groups of variants on the samples."""
     judged = carried_model(float_model)
+    kept: list[list[Answer]] = []
+
+    def answer(place: int, sample: Sample) -> list[Answer]:
+        """Return what the models give for a sample; of the first ones it is kept, where small."""
+        if place < len(kept):
+            return kept[place]
+        found = [model.run(sample, providers) for model in models]
+        fits = sum(one.nbytes for answers in (*kept, found) for one in answers) <= _KEPT_BYTES
+        if fits and place == len(kept):
+            kept.append(found)
+        return found
 
     def run(group: _Group) -> dict[Key, TotalError]:
         own = {
@@ -88,8 +102,8 @@ def _group_runner(
         errors = {key: OutputErrors(judged) for key in own}
         if len(models) > 1:
             errors["quantized"] = OutputErrors(judged)
-        for sample in samples:
-            answers = [model.run(sample, providers) for model in models]
+        for place, sample in enumerate(samples):
+            answers = answer(place, sample)
             for key, error in errors.items():
                 outputs = answers[-1].outputs
                 if key in own:
