@@ -58,8 +58,10 @@ from tune_worker import SCORES, SET_SCORES
 
 import bitwright
 from bitwright.graph import save_model
+from bitwright.jobs.improve.journal import FIGURES
 from bitwright.jobs.timing import prepare_yardstick
 from bitwright.jobs.tuning.request import split_parts
+from bitwright.support.store import read_part
 
 PEER_SECONDS = 1800
 RAPIDOCR_V3 = "rapidocr-onnxruntime==1.2.3"
@@ -203,10 +205,15 @@ def write(samples: list[Sample], folder: Path) -> str:
     return str(folder)
 
 
-def looks(journal: Path) -> int:
-    """Return how many looks at models the journal has."""
-    lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
-    return sum('"name": "eval/' in line for line in lines)
+def scores(work: Path) -> Counter[str]:
+    """Return how many scores of each model the journal in a folder has."""
+    found: Counter[str] = Counter()
+    for path in (work / FIGURES).glob("*.safetensors"):
+        notes = read_part(path).notes
+        part, _, model = notes["name"].partition("/")
+        if part == "eval" and not model.startswith("float"):
+            found[model] += len(json.loads(notes["value"]))
+    return found
 
 
 def kill_and_resume(job: dict) -> float:
@@ -216,32 +223,21 @@ def kill_and_resume(job: dict) -> float:
     """
     work = Path(job["work"]).with_name("killed")
     job = {**job, "work": str(work), "output": str(work.with_suffix(".onnx"))}
-    wanted = looks(Path(job["work"]).with_name("work") / "journal.jsonl") // 2
+    wanted = scores(Path(job["work"]).with_name("work")).total() // 2
     command = [sys.executable, str(HERE / "tune_worker.py"), json.dumps(job)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None and looks(work / "journal.jsonl") < wanted:
+    while process.poll() is None and scores(work).total() < wanted:
         time.sleep(0.1)
     process.kill()
     if process.wait() == 0:
         return 0
-    before = looks_by_model(work / "journal.jsonl")
+    before = scores(work)
     done = run_apart("tune_worker.py", json.dumps(job))
     if not isinstance(done, Measured):
         return math.nan
-    after = looks_by_model(work / "journal.jsonl")
+    after = scores(work)
     told = sum(after[name] > before[name] for name in after)
     return 1 + done.extra["evaluations"] - told
-
-
-def looks_by_model(journal: Path) -> Counter[str]:
-    """Return how many looks at each model the journal has."""
-    found: Counter[str] = Counter()
-    for line in journal.read_text(encoding="utf-8").splitlines():
-        name = json.loads(line).get("name", "") if line.endswith("}") else ""
-        part, _, rest = name.partition("/")
-        if part == "eval" and not rest.startswith("float"):
-            found[rest.rpartition("/")[0]] += 1
-    return found
 
 
 def write_prepared(model: Path, output: Path) -> Path:

@@ -238,9 +238,7 @@ class NodeVariants:
             return Proposal(plan, nodes, to, total, *noises, wanted, *losses, interval)
 
         steps = partial(_add_nodes, variants=self, found=found, most=most)
-        best = improve((), [steps], make, lambda before, after: after.loss < before.loss).best
-        assert best is not None  # the plan as it is, if nothing else
-        return best
+        return improve((), [steps], make, lambda one, other: other.loss < one.loss).current
 
     def try_nodes(self, sets: list[tuple[str, ...]], to: Fallback) -> list[float]:
         """Return the loss of the outputs where these sets of nodes fall back."""
@@ -277,8 +275,7 @@ def _add_nodes(
 
     What is tried as float nodes is what the plan gives, up to how the runtime fuses it.
     """
-    assert trail.best is not None  # the plan as it is
-    start = trail.best
+    start = trail.current  # the plan as it is
     way: list[tuple[float, tuple[str, ...]]] = []
     chosen: tuple[str, ...] = ()
     while len(chosen) < most and (names := _next_nodes(variants, found, chosen, start.to)):
@@ -289,7 +286,7 @@ def _add_nodes(
             way.append((loss, chosen))
             continue
         trail = yield Attempt(chosen)
-        if trail.best is not None and trail.best.reached:
+        if trail.current.reached:
             return
     # One node more can make it worse: the best part of the way counts, not its end.
     for _, chosen in sorted(way)[:WRITTEN_NODES]:

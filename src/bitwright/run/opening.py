@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ from bitwright.errors import ModelError, TargetError
 from bitwright.graph import load_model, runtime_limits, try_source
 from bitwright.graph.cloning import clone_model, to_message, value_with_tensor
 from bitwright.graph.tensors import external_path, shape_of, tensor_slots
-from bitwright.support.scratch import ScratchFolder
+from bitwright.support import ScratchFolder, link_or_copy
 
 IN_MEMORY_LIMIT = 1_800_000_000
 """Bytes of tensors up to which a model is external over as one message (protobuf ends at 2 GB)."""
@@ -332,7 +331,7 @@ def spill(model: ir.Model, folder: Path, *, plain_caches: bool) -> Path:
                 source = external_path(tensor)
                 if source not in links:
                     links[source] = f"{len(links)}.data"
-                    _link_or_copy(source, folder / links[source])
+                    link_or_copy(source, folder / links[source])
                 location, start = links[source], tensor.offset
             elif tensor.nbytes > 1024 and tensor.dtype != ir.DataType.STRING:
                 location, start = "tensors.data", offset
@@ -353,10 +352,3 @@ def spill(model: ir.Model, folder: Path, *, plain_caches: bool) -> Path:
         _use_plain_caches(message)
     path.write_bytes(message.SerializeToString())
     return path
-
-
-def _link_or_copy(source: str, target: Path) -> None:
-    try:
-        target.hardlink_to(source)
-    except OSError:  # another file system, or one without links
-        shutil.copyfile(source, target)

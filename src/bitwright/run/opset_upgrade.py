@@ -43,7 +43,8 @@ def _compare(
         return
     try:
         feeds = dict(sample) if sample is not None else _random_feeds(before)
-        expected = _run_plainly(before, feeds)
+        # Unoptimized, so that a difference is the conversion's, where the runtime can do that.
+        expected = open_plainly(before).run(feeds)
     except ModelError as error:
         warnings.warn(
             f"{step} was not compared numerically: the original does not run on the inputs "
@@ -51,18 +52,13 @@ def _compare(
             stacklevel=3,
         )
         return
-    got = _run_plainly(after, feeds)
+    got = open_plainly(after).run(feeds)
     for name, array in expected.items():
         if not _close(array, got[name]):
             raise ModelError(
                 f"{step} changes output {name!r}, so it was not done; "
                 "export the model again with a newer opset."
             )
-
-
-def _run_plainly(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
-    """Run unoptimized, so that a difference is the conversion's, where the runtime can do that."""
-    return open_plainly(model).run(feeds)
 
 
 def _close(expected: Any, got: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.errors import DataError
-from bitwright.support import Array, Closing, ScratchFolder
+from bitwright.support import Array, Closing, ScratchFolder, link_or_copy
 
 
 class _Place(NamedTuple):
@@ -141,11 +140,7 @@ class Spool(Rows):
         places = self._places[name]
         on_disk = [place for place in places if isinstance(place, _Place)]
         if len(on_disk) == len(places):
-            own = self._files[name].name
-            try:
-                file.hardlink_to(own)
-            except OSError:  # another disk, or one without links
-                shutil.copyfile(own, file)
+            link_or_copy(self._files[name].name, file)
         else:
             with file.open("wb") as copy:
                 on_disk = [

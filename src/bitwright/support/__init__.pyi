@@ -12,6 +12,7 @@ from .engines import Workers as Workers
 from .engines import open_engine as open_engine
 from .files import Closing as Closing
 from .files import check_regular_file as check_regular_file
+from .files import link_or_copy as link_or_copy
 from .files import make_folder as make_folder
 from .files import read_object as read_object
 from .files import read_parsed as read_parsed

@@ -97,6 +97,14 @@ def write_file(path: Path, content: str | bytes) -> None:
         raise OutputError(f"cannot write {str(path)!r}: {reason}; choose another path.") from error
 
 
+def link_or_copy(source: str, target: Path) -> None:
+    """Give a file another name, or its content where disks have no links in common."""
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 def make_folder(path: Path) -> None:
     """Create a folder and those above it, if they are not there."""
     try:

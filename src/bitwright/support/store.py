@@ -66,11 +66,13 @@ def digest_arrays(arrays: Mapping[str, Any], digest: Any) -> None:
 class PartStore(Closing):
     """A folder of finished parts of one job, a file of arrays and notes each.
 
-    `job` says what the parts belong to. A folder that holds those of another job is refused; one
-    without a path of its own vanishes when closed.
+    `job` says what the parts belong to, in all or fact by fact. A folder that holds those of
+    another job is refused; one without a path of its own vanishes when closed.
     """
 
-    def __init__(self, folder: str | Path | None = None, *, job: str = "") -> None:
+    def __init__(
+        self, folder: str | Path | None = None, *, job: str | Mapping[str, str] = ""
+    ) -> None:
         # Whoever reads from the store holds it, and with it the folder.
         self._lent: ScratchFolder | None = None
         self.job = job
@@ -91,9 +93,12 @@ class PartStore(Closing):
         if found is None:
             write_file(marker, json.dumps({"job": job}))
         elif found != job:
+            other = "model, recipe or data"
+            if isinstance(job, Mapping) and isinstance(found, Mapping):
+                other = next(name for name in {**job, **found} if job.get(name) != found.get(name))
             raise DataError(
-                f"the folder {str(self.folder)!r} holds weights of another model, recipe or "
-                "data; delete it, or name another one."
+                f"the folder {str(self.folder)!r} holds what was finished of another {other}; "
+                "delete it, or name another one."
             )
 
     def _read_marker(self, marker: Path) -> object:
@@ -102,7 +107,7 @@ class PartStore(Closing):
             if all(_OURS.fullmatch(path.name) for path in self.folder.iterdir()):
                 return None
             raise DataError(
-                f"the folder {str(self.folder)!r} is not empty and holds no weights of ours; name "
+                f"the folder {str(self.folder)!r} is not empty and holds nothing of ours; name "
                 "another one."
             )
         try:

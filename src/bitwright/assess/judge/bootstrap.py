@@ -26,6 +26,10 @@ class Interval:
     def __str__(self) -> str:
         return f"{self.low:.3g} to {self.high:.3g}"
 
+    def to_dict(self) -> list[float]:
+        """Return both ends, as plain data has them."""
+        return [self.low, self.high]
+
 
 def too_few(samples: int) -> str | None:
     """Return the sentence that says that there are too few samples, or None."""

@@ -24,7 +24,7 @@ from bitwright.assess.judge.kinds import Kind, OutputPart
 from bitwright.assess.judge.measures import Measure, PartErrors, open_measure
 from bitwright.assess.judge.output_parts import cut_output, find_heads
 from bitwright.assess.judge.perplexity import NextTokens, Perplexity
-from bitwright.support.wording import counted, show_percent
+from bitwright.support import counted, plain_fields, show_percent
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -77,14 +77,7 @@ class PartJudgement:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the part as plain data."""
-        return {
-            "kind": self.kind,
-            "reason": self.reason,
-            "axis": self.axis,
-            "span": None if self.span is None else list(self.span),
-            "figure": self.figure,
-            "loss": self.loss,
-        }
+        return plain_fields(self, "kind", "reason", "axis", "span", "figure", "loss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +123,8 @@ class OutputJudgement:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the output as plain data."""
-        return {
-            "name": self.name,
-            "kind": self.worst.kind,
-            "reason": self.worst.reason,
-            "loss": self.loss,
-            "interval": _pair(self.interval),
-            "agreement_interval": _pair(self.agreement_interval),
-            "parts": [part.to_dict() for part in self.parts],
-        }
+        of_all = plain_fields(self, "loss", "interval", "agreement_interval", "parts")
+        return {"name": self.name, **plain_fields(self.worst, "kind", "reason"), **of_all}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,15 +180,9 @@ class Judgement:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        return {
-            "loss": self.loss,
-            "interval": _pair(self.interval),
-            "samples": self.samples,
-            "note": self.note,
-            "outputs": [output.to_dict() for output in self.outputs],
-            "left_out": list(self.left_out),
-            **({} if self.perplexity is None else {"perplexity": self.perplexity._asdict()}),
-        }
+        read = {} if self.perplexity is None else {"perplexity": self.perplexity._asdict()}
+        names = ("loss", "interval", "samples", "note", "outputs", "left_out")
+        return plain_fields(self, *names) | read
 
 
 class OutputJudge:
@@ -328,7 +308,3 @@ def _part(part: OutputPart, found: PartErrors) -> PartJudgement:
 
 def _mean(values: Floats) -> float:
     return float(values.mean()) if values.size else 0.0
-
-
-def _pair(interval: Interval | None) -> list[float] | None:
-    return None if interval is None else [interval.low, interval.high]

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bitwright.assess.judge.bootstrap import Interval
-from bitwright.support.wording import counted
+from bitwright.support import counted, plain_fields
 
 Verdict = Literal["pass", "fail", "open"]
 """Within the limit, beyond it, or not to be told yet."""
@@ -71,8 +71,7 @@ class Drop:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
-        interval = None if self.interval is None else [self.interval.low, self.interval.high]
-        return {"drop": self.mean, "interval": interval, "samples": self.samples}
+        return plain_fields(self, "drop", "interval", "samples")
 
     def verdict(self, limit: float, *, last: bool) -> Verdict:
         """Say whether the drop is within the limit; of the last look the mean decides."""

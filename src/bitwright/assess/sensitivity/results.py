@@ -143,8 +143,7 @@ class Proposal:
     def to_dict(self) -> dict[str, Any]:
         """Return the proposal, without its plan, as plain data."""
         names = ("nodes", "to", "quantizable", "regained", "reached", "sqnr_before", "sqnr")
-        interval = None if self.interval is None else [self.interval.low, self.interval.high]
-        return {**plain_fields(self, *names, "loss_before", "loss"), "interval": interval}
+        return plain_fields(self, *names, "loss_before", "loss", "interval")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

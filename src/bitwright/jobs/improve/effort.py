@@ -187,8 +187,7 @@ def plan_with_effort(prepared: Prepared, effort: Effort, calibration: Calibratio
 def _smoothed(prepared: Prepared, effort: Effort, kept: Calibration) -> Prepared:
     """Return the model for the better of a dynamic recipe and the same with smoothing."""
     trail = improve_dynamic(prepared, kept)
-    assert trail.best is not None  # the recipe as it is, if nothing else
-    recipe = trail.best.recipe
+    recipe = trail.current.recipe
     if recipe != prepared.recipe:
         recipe = recipe.replace(name=f"{recipe.name}, effort {effort}")
     return replace(prepared, recipe=recipe, notes=(*prepared.notes, *_notes(effort, trail)))
@@ -247,8 +246,7 @@ class _Improved:
 
     def plan(self) -> tuple[Prepared, Planned]:
         """Return the best as it was judged; if only its ranges were, it is carried out."""
-        best, maker = self.trail.best, self.maker
-        assert best is not None  # some ranges, if nothing else
+        best, maker = self.trail.current, self.maker
         recipe = best.recipe
         prepared, planned = best.prepared, best.planned
         if not best.is_final or planned.constants:  # weights are rounded by all samples

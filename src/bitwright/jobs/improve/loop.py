@@ -59,6 +59,12 @@ class Trail(Generic[Candidate]):
     """Why the loop ended before it was through."""
 
     @property
+    def current(self) -> Candidate:
+        """The best candidate so far, which there is once anything was made."""
+        assert self.best is not None
+        return self.best
+
+    @property
     def last(self) -> Candidate:
         """The candidate of the last step."""
         step = self.steps[-1]

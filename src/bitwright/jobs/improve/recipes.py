@@ -315,8 +315,7 @@ Proposer = Callable[[Recipe, Prepared], Iterator[Change]]
 
 def choose(maker: RecipeMaker, trail: Trail[RecipeCandidate], *, kind: Proposer) -> Attempts:
     """Try the changes of a kind on the best recipe so far."""
-    assert trail.best is not None  # what a level starts with
-    recipe = trail.best.recipe
+    recipe = trail.current.recipe
     yield from try_changes(maker, trail, kind(recipe, maker.open(recipe)))
 
 
@@ -324,8 +323,7 @@ def try_changes(
     maker: RecipeMaker, trail: Trail[RecipeCandidate], changes: Iterable[Change]
 ) -> Attempts:
     """Try changes of the best recipe so far, each by itself; the best of them stays."""
-    assert trail.best is not None
-    recipe = trail.best.recipe
+    recipe = trail.current.recipe
     for change in changes:
         wanted = Judged(recipe.replace(**change.fields))
         try:
@@ -334,8 +332,7 @@ def try_changes(
             yield f"{change.name}: left out, {str(error).rstrip('.')}"
             continue
         trail = yield Attempt(wanted, change.name, instead_of=_as_it_is(trail))
-    assert trail.best is not None
-    maker.forget_all_but(trail.best.recipe)
+    maker.forget_all_but(trail.current.recipe)
 
 
 def _as_it_is(trail: Trail[RecipeCandidate]) -> Judged | None:

@@ -224,8 +224,7 @@ class _Job:
 
     def _finish(self, trail: Trail[MixCandidate], planned: int) -> TuneResult:
         request, goal, maker = self._request, self._request.goal, self._maker
-        best = trail.best
-        assert best is not None  # the first model is scored in any case
+        best = trail.current  # the first model is scored in any case
         maker.cost(best.mix)
         made = maker.model(best.mix)
         if request.recipe.mode != "weight-only":  # what the runtime changes, as for any other model

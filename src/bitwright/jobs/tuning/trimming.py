@@ -70,8 +70,7 @@ def trim_ranges(
         return _Cut(tried, judge.finish().loss)
 
     ends = [partial(_cut, key=key, end=end) for key in keys for end in (0, 1)]
-    best = improve(plan, ends, make, _saves).best
-    assert best is not None  # the plan as it is, if nothing else
+    best = improve(plan, ends, make, lambda a, b: b.loss <= (1 - MIN_SAVED) * a.loss).current
     entries = [(plan.tensors[key], best.plan.tensors[key]) for key in keys]
     changed = [after for before, after in entries if before != after]
     for entry in changed:
@@ -84,19 +83,13 @@ def trim_ranges(
     return best.plan.with_notes([f"ranges cut by the error of the outputs: {names}"])
 
 
-def _saves(before: _Cut, after: _Cut) -> bool:
-    return after.loss <= (1 - MIN_SAVED) * before.loss
-
-
 def _cut(
     trail: Trail[_Cut], *, key: str, end: int
 ) -> Generator[Attempt[QuantPlan], Trail[_Cut], None]:
     """Keep less and less of one end of a range, as long as that helps."""
-    assert trail.best is not None  # the plan as it is
-    given = _range_of(trail.best.plan.tensors[key])
+    given = _range_of(trail.current.plan.tensors[key])
     for kept in _KEPT:
-        assert trail.best is not None
-        plan = trail.best.plan
+        plan = trail.current.plan
         low, high = _range_of(plan.tensors[key])
         tried = (kept * given[0], high) if end == 0 else (low, kept * given[1])
         if tried == (low, high):

@@ -22,8 +22,7 @@ def correct_biases(maker: RecipeMaker, trail: Trail[RecipeCandidate]) -> Attempt
 
     What the recipe says on that, and how it rounds weights by data, is not up for choice.
     """
-    assert trail.best is not None  # what a level starts with
-    recipe, asked = trail.best.recipe, maker.prepared.recipe
+    recipe, asked = trail.current.recipe, maker.prepared.recipe
     if asked.bias_correction != "off" or asked.rounding == "gptq":
         trail = yield Attempt(Judged(recipe), "rounding as the recipe says", accept=lambda *_: True)
     if recipe.bias_correction == "off":

@@ -36,8 +36,7 @@ MAX_FLOAT_SHARE = 0.02
 
 def float_nodes(maker: RecipeMaker, trail: Trail[RecipeCandidate]) -> Attempts:
     """Try to leave the most sensitive nodes float, if that regains much and costs little work."""
-    assert trail.best is not None  # the recipe as it was given
-    recipe = trail.best.recipe
+    recipe = trail.current.recipe
     if recipe.is_placed_by_cost and recipe.place.purpose == "balanced":  # by time and noise
         price = {"noise_price": HIGHER_PRICE * recipe.place.noise_price}
         change = Change("nodes float by a higher price of noise", {"place": price})
@@ -45,7 +44,7 @@ def float_nodes(maker: RecipeMaker, trail: Trail[RecipeCandidate]) -> Attempts:
         return
     whole = _integer_share(maker, recipe)
     # Where the runtime has no integer kernels, or their work is not known, so is not its price.
-    names = _worst_nodes(maker, trail.best.plan) if whole > 0 else []
+    names = _worst_nodes(maker, trail.current.plan) if whole > 0 else []
     changes = []
     for count in range(1, len(names) + 1):
         exclude = (*recipe.select.exclude, *names[:count])

@@ -30,14 +30,13 @@ def learn(maker: RecipeMaker, trail: Trail[RecipeCandidate]) -> Attempts:
 
     All of them do in place of second moments, or those that do not learn would be the worse.
     """
-    assert trail.best is not None  # the recipe as it was given
-    recipe, learning = trail.best.recipe, maker.learning
+    recipe, learning = trail.current.recipe, maker.learning
     rounding = maker.prepared.recipe.rounding
     nodes: tuple[str, ...] | None = ()
     if recipe.rounding != rounding:
         nodes = None
     elif learning is not None or recipe.weight.is_integer:
-        nodes = _most_sensitive(maker, trail.best.plan)
+        nodes = _most_sensitive(maker, trail.current.plan)
     if nodes == ():
         yield Step("AdaRound", None, None)
         return
