@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -108,10 +108,7 @@ def open_model(source: Any, recipe: Recipe, providers: Sequence[str] | None = No
     _refuse_merged_nodes(recipe, named - {node.name for node in model.graph.all_nodes()})
     _infer_shapes(model, recipe)
     notes += _equalize(model, recipe)
-    if recipe.limits is not None:
-        notes += _shape_warnings(model)
-    elif recipe.rewrite.needs_fixed_shapes:
-        notes += _open_shapes(model)
+    notes += _shape_warnings(model, recipe)
     for one in (model, before_simulation):
         if one is not None:
             graph.stamp_versions(one)
@@ -239,25 +236,19 @@ def _fix_shapes(model: ir.Model, recipe: Recipe) -> str:
     return "fixed the shapes of inputs: " + ", ".join(map(str, fixed))
 
 
-def _shape_warnings(model: ir.Model) -> list[str]:
-    """Return a note for each input that the NPU's compiler does not take."""
-    reasons = {v.name: why_not_fixed(v) for v in model.graph.inputs if not v.is_initializer()}
-    return [
-        f"warning: the input {name!r} {reason}, and the NPU takes fixed shapes and a batch of 1; "
-        "fix them with rewrite.fix_shapes or --fix-shape NAME=SIZE"
-        for name, reason in reasons.items()
-        if reason is not None
-    ]
-
-
-def _open_shapes(model: ir.Model) -> list[str]:
-    """Return a note for each input whose sizes are not all known."""
-    return [
-        f"warning: the input {spec} has open sizes, and the target takes fixed shapes only; fix "
-        "them with rewrite.fix_shapes or --fix-shape NAME=SIZE"
-        for spec in input_specs(model)
-        if spec.shape is None or not all(isinstance(size, int) for size in spec.shape)
-    ]
+def _shape_warnings(model: ir.Model, recipe: Recipe) -> Iterator[str]:
+    """Yield a note for each input whose sizes the target, or the NPU's compiler, does not take."""
+    fix = "fix them with rewrite.fix_shapes or --fix-shape NAME=SIZE"
+    fed = [value for value in model.graph.inputs if not value.is_initializer()]
+    for value, spec in zip(fed, input_specs(model), strict=True):
+        reason = None if recipe.limits is None else why_not_fixed(value)
+        is_open = spec.shape is None or not all(isinstance(size, int) for size in spec.shape)
+        if reason is not None:
+            takes = "the NPU takes fixed shapes and a batch of 1"
+            yield f"warning: the input {value.name!r} {reason}, and {takes}; {fix}"
+        elif recipe.limits is None and recipe.rewrite.needs_fixed_shapes and is_open:
+            takes = "the target takes fixed shapes only"
+            yield f"warning: the input {spec} has open sizes, and {takes}; {fix}"
 
 
 def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:

@@ -135,14 +135,12 @@ def place_by_cost(
         return plan.with_notes([_UNKNOWN])
     if not placed.integers and (found := _all_float(prepared, layout, samples)) is not None:
         return found  # the same as where nothing was calibrated
-    reasons = {name: _reason(times) for name, times in placed.times.items()}
+    reasons = {
+        name: SLOWER if in_integers >= in_float else NOISY
+        for name, (in_float, in_integers) in placed.times.items()
+    }
     plan = leave_float(prepared.model, plan, reasons)
     return _with_times(plan, costs, placed)
-
-
-def _reason(times: tuple[float, float]) -> str:
-    in_float, in_integers = times
-    return SLOWER if in_integers >= in_float else NOISY
 
 
 def _pairs(plan: QuantPlan) -> set[str]:

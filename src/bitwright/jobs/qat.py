@@ -22,7 +22,7 @@ from bitwright.jobs.static import apply_static
 from bitwright.plan import QuantPlan
 from bitwright.prepare import prepare_exactly, read_trained
 from bitwright.recipe import Emulation, Recipe, Selection
-from bitwright.run import Session, open_plainly
+from bitwright.run import open_plainly
 from bitwright.support.logs import logged
 
 Format = Literal["qdq", "qoperator"]
@@ -71,8 +71,12 @@ def _open_trained(
         emulate=Emulation(contrib_ops=graph.opset_of(model) < 21 and _has_contrib_pairs(model)),
     )
     model = upgrade_for(model, recipe, notes)
-    reference, note = _open_reference(model, providers)
-    notes += [*note, *prepare_exactly(model, optimize=optimize)]
+    reference = None
+    try:  # without any fusion
+        reference = open_plainly(model, providers)
+    except ModelError as error:
+        notes.append(f"compared with float, since the trained model itself does not run: {error}")
+    notes += prepare_exactly(model, optimize=optimize)
     trained = read_trained(model)
     graph.stamp_versions(model)
     recipe = trained_recipe(trained.reads, recipe)
@@ -116,16 +120,6 @@ def open_for_changed(prepared: Prepared, plan: QuantPlan) -> tuple[Prepared, Qua
         # Other types may need another opset, and then the prepared model is another.
         prepared = open_for_plan(prepared.source, plan, prepared.providers)
     return prepared, msgspec.structs.replace(plan, fingerprint=prepared.fingerprint)
-
-
-def _open_reference(
-    model: ir.Model, providers: Sequence[str] | None
-) -> tuple[Session | None, list[str]]:
-    """Return the trained model as it is, to compare with: without any fusion."""
-    try:
-        return open_plainly(model, providers), []
-    except ModelError as error:
-        return None, [f"compared with float, since the trained model itself does not run: {error}"]
 
 
 def _has_contrib_pairs(model: ir.Model) -> bool:

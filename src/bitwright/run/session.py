@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -88,7 +88,9 @@ class Session:
         """Run one batch and return the outputs by name, without copying them out of the runtime."""
         names = self.outputs if wanted is None else wanted
         try:
-            if self._gives_tensors and not any(map(_holds_objects, feeds.values())):
+            if self._gives_tensors and not any(
+                np.asarray(array).dtype.kind in "OSU" for array in feeds.values()
+            ):
                 # `order` instead of ascontiguousarray: a scalar would get one dimension by that.
                 values = {
                     name: ort.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"))
@@ -99,10 +101,6 @@ class Session:
             return dict(zip(names, self.runtime.run(list(names), dict(feeds)), strict=True))
         except Exception as error:
             raise ModelError(f"the model does not run: {runtime_reason(error)}") from error
-
-
-def _holds_objects(array: Any) -> bool:
-    return np.asarray(array).dtype.kind in "OSU"
 
 
 def open_plainly(

@@ -54,15 +54,13 @@ def test_a_folder_of_something_else_is_refused_and_left_as_it_is(tmp_path):
     assert [path.name for path in (tmp_path / FIGURES).iterdir()] == ["mine.txt"]
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda old: old[:-5], lambda old: old.replace(b"0.25", b"0.35")]
-)
-def test_a_damaged_figure_is_left_out_with_a_warning(tmp_path, damage):
+@pytest.mark.parametrize("now", [b"0.35", b""])
+def test_a_damaged_figure_is_left_out_with_a_warning(tmp_path, now):
     with Journal(tmp_path, JOB) as journal:
         for number in (1, 2, 3):
             journal[f"figure {number}"] = number / 8
     file = PartStore(tmp_path / FIGURES, job=JOB).path("figure 2")
-    file.write_bytes(file.read_bytes().replace(old, new))
+    file.write_bytes(file.read_bytes().replace(b"0.25", now))
     with Journal(tmp_path, JOB) as journal:
         with pytest.warns(UserWarning, match="is damaged, or of another job"):
             assert [journal.get(f"figure {number}") for number in (1, 2, 3)] == [0.125, None, 0.375]

@@ -37,7 +37,11 @@ def find_learning_scales(
             if root not in seen and name in places:
                 found[root] = places[name]
             seen.add(root)
-    ranged = _given_ranges(model, plan)
+    ranged = {  # those whose operator has a range in the recipe
+        name
+        for name, value in iter_values(model)
+        if (node := value.producer()) is not None and node.op_type in plan.recipe.output_ranges
+    }
     fixed = {
         plan.root(key)
         for key, entry in plan.tensors.items()
@@ -99,12 +103,3 @@ def _is_fixed(plan: QuantPlan, entry: TensorPlan) -> bool:
         return True
     given = find_override(plan.recipe.overrides, entry.tensor)
     return given is not None and (given.scale, given.rmin, given.rmax) != (None, None, None)
-
-
-def _given_ranges(model: ir.Model, plan: QuantPlan) -> set[str]:
-    """Return the tensors whose operator has a range in the recipe."""
-    return {
-        name
-        for name, value in iter_values(model)
-        if (node := value.producer()) is not None and node.op_type in plan.recipe.output_ranges
-    }

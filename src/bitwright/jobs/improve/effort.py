@@ -148,16 +148,6 @@ def _unjudged(prepared: Prepared) -> Prepared:
     )
 
 
-def refuse_few(samples: Iterable[Sample]) -> None:
-    """Refuse to choose by samples that are too few to be parted."""
-    count = sum(1 for _ in islice(samples, MIN_SAMPLES))
-    if count < MIN_SAMPLES:
-        raise DataError(
-            f"effort needs {MIN_SAMPLES} samples, to calibrate with some, choose by others and "
-            f"measure with the rest, and there are {count}; give more, or leave effort out."
-        )
-
-
 def quantize_with_effort(
     prepared: Prepared, effort: Effort, calibration: Calibration, compute: Compute = ON_CPU
 ) -> Result:
@@ -218,7 +208,12 @@ def _keep(prepared: Prepared, effort: Effort, calibration: Calibration) -> Calib
     check_effort(effort, prepared.recipe, calibration)
     kept = keep_data(prepared, calibration)
     if effort != "standard":
-        refuse_few(kept.data)
+        count = sum(1 for _ in islice(kept.data, MIN_SAMPLES))
+        if count < MIN_SAMPLES:
+            raise DataError(
+                f"effort needs {MIN_SAMPLES} samples, to calibrate with some, choose by others "
+                f"and measure with the rest, and there are {count}; give more, or leave effort out."
+            )
     return kept
 
 

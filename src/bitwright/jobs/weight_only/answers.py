@@ -118,14 +118,9 @@ def _can_choose(model: ir.Model) -> bool:
     return any(
         node.op_type == "MatMulNBits"
         and node.attributes.get_int("accuracy_level", 0) != 4
-        and not _has_float_zero_points(node)
+        and ((zeros := input_at(node, 3)) is None or zeros.dtype == ir.DataType.UINT8)
         for node in model.graph.all_nodes()
     )
-
-
-def _has_float_zero_points(node: ir.Node) -> bool:
-    zeros = input_at(node, 3)
-    return zeros is not None and zeros.dtype != ir.DataType.UINT8
 
 
 def _why_not_measured(written: Written, evaluation: Evaluation) -> str | None:

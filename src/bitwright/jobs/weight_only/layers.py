@@ -132,7 +132,9 @@ def planned_weights(
         weight = next(w for w in weights_of(nodes[readers[0]]) if w.value is values[name])
         source, run_name = None, weight.value.name or ""
         for reader in (running[reader] for reader in readers if reader in running):
-            its = _twin(nodes[reader.name or ""], weight.value, reader)
+            # What is to this copy of the node as the weight is to the other.
+            places = [one.value for one in weights_of(nodes[reader.name or ""])]
+            its = weights_of(reader)[places.index(weight.value)].value
             run_name = its.name or ""
             tensor = weight_source(reader, its)
             if tensor is not None:
@@ -142,9 +144,3 @@ def planned_weights(
             PlannedWeight(name, weight.value, planned, weight.transposed, source, run_name)
         )
     return sorted(found, key=lambda weight: min(order[node] for node in weight.plan.nodes))
-
-
-def _twin(node: ir.Node, weight: ir.Value, other: ir.Node) -> ir.Value:
-    """Return what is to another copy of a node as a weight is to the node."""
-    places = [weight.value for weight in weights_of(node)]
-    return weights_of(other)[places.index(weight)].value

@@ -146,14 +146,12 @@ def _round_by_gptq(task: WeightTask, method: GPTQ, clips: bool, xp: Arrays) -> Q
     )
 
 
-def _round_by_hqq(task: WeightTask, method: HQQ, clips: bool, xp: Arrays) -> QuantizedBlocks:
-    return hqq(task.weight, task.format, float_zero_points=method.float_zero_points, xp=xp)
-
-
 ROUNDINGS: dict[type, Callable[[WeightTask, Any, bool, Arrays], QuantizedBlocks]] = {
     Nearest: _round_nearest,
     GPTQ: _round_by_gptq,
-    HQQ: _round_by_hqq,
+    HQQ: lambda task, method, clips, xp: hqq(
+        task.weight, task.format, float_zero_points=method.float_zero_points, xp=xp
+    ),
 }
 """Each of a task, its method, whether AWQ chooses the range of each block, and what computes."""
 

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright._version import TOOL
-from bitwright.data import HoldoutSplit, InputSpec, Samples, TextData, fill_token_inputs, is_cache
+from bitwright.data import HoldoutSplit, Samples, TextData, fill_token_inputs, is_cache
 from bitwright.data.token_inputs import Heads, continued_by, folder_of_configuration, is_tokens
 from bitwright.decide.layout.weight_only import plan_weights
 from bitwright.errors import ModelError
@@ -58,9 +58,12 @@ def write_samples(prepared: Prepared, count: int, progress: Progress) -> Samples
     length = text.window(specs)
     writer = _Writer(prepared, outputs, text.heads(), np.random.default_rng(0))
     rows = np.zeros((0, length), np.int64)
+    # How many windows the model reads at once, where its inputs fix it.
+    sizes = (spec.shape[0] for spec in specs if is_tokens(spec) and spec.shape)
+    fixed = next((size for size in sizes if isinstance(size, int)), None)
     with show_progress(progress, "Writing samples", count * length) as report:
         while len(rows) < count:
-            size = _batch_of(specs) or min(BATCH, count - len(rows))
+            size = fixed or min(BATCH, count - len(rows))
             first = len(rows) + np.arange(size) + writer.chance.random(size)
             tokens = writer.begin(first / max(count, len(rows) + size))
             for more in writer.go_on(tokens, rows.shape[1]):
@@ -134,12 +137,6 @@ class _Writer(NamedTuple):
         found = self.prepared.reference_session.run({**feeds, **caches}, wanted)
         grown = {name: found[present] for name, present in self.outputs.caches.items()}
         return found[self.outputs.logits][:, -1], grown
-
-
-def _batch_of(specs: tuple[InputSpec, ...]) -> int | None:
-    """Return how many windows a model reads at once, where its inputs fix it."""
-    sizes = (spec.shape[0] for spec in specs if is_tokens(spec) and spec.shape)
-    return next((size for size in sizes if isinstance(size, int)), None)
 
 
 WINDOWS = 32

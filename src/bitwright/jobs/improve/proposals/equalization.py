@@ -24,7 +24,14 @@ def equalizations(recipe: Recipe, prepared: Prepared) -> Iterator[Change]:
     """
     if recipe.equalize is not None or recipe.smooth is not None:
         return
-    if _has_smoothable_products(prepared) and recipe.activation.is_integer:
+    # A norm before a product of matrices takes the factors.
+    smoothable = any(
+        use.node.op_type in MATRIX_PRODUCTS
+        for node in prepared.model.graph.all_nodes()
+        if node.op_type in _NORMS
+        for use in node.outputs[0].uses()
+    )
+    if smoothable and recipe.activation.is_integer:
         yield Change("SmoothQuant", {"smooth": SmoothQuant(alpha="auto", shift=True)})
     if has_fine_weights(recipe):
         return
@@ -38,13 +45,3 @@ def equalizations(recipe: Recipe, prepared: Prepared) -> Iterator[Change]:
         freed = msgspec.structs.replace(recipe.rewrite, clip6_to_relu=True)
         fields = {"equalize": equalize, "rewrite": freed}
         yield Change("equalization with clips made ReLU", fields)
-
-
-def _has_smoothable_products(prepared: Prepared) -> bool:
-    """Whether a norm, which takes the factors, stands before a product of matrices."""
-    return any(
-        use.node.op_type in MATRIX_PRODUCTS
-        for node in prepared.model.graph.all_nodes()
-        if node.op_type in _NORMS
-        for use in node.outputs[0].uses()
-    )
