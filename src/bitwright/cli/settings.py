@@ -97,7 +97,8 @@ def _assign(data: dict[str, Any], key: tuple[str, ...], text: str, section: Any)
     if key[-1] == "method":
         # Another method has other fields: none of the old one's may stay.
         place.clear()
-    place[key[-1]] = merge(section, _read_value(text, is_list=_takes_a_list(key)))
+    is_list = len(key) == 2 and "tuple" in str(_SECTIONS.get(key[0], {}).get(key[1]))
+    place[key[-1]] = merge(section, _read_value(text, is_list=is_list))
 
 
 def _refuse_option_of_another_method(place: dict[str, Any], key: tuple[str, ...]) -> None:
@@ -117,10 +118,6 @@ def _refuse_option_of_another_method(place: dict[str, Any], key: tuple[str, ...]
             f"--set: {'.'.join(key)!r} is an option of {' and '.join(having)}, and this recipe has "
             f"{path}={chosen}; add --set {path}={having[0]}."
         )
-
-
-def _takes_a_list(key: tuple[str, ...]) -> bool:
-    return len(key) == 2 and "tuple" in str(_SECTIONS.get(key[0], {}).get(key[1]))
 
 
 _MAX_BRACKETS = 500

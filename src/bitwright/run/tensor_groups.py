@@ -127,7 +127,9 @@ class SessionRunner:
         unknown = [name for name in self._computed if name not in counts]
         if unknown:
             counts |= self._counted(unknown, feeds)
-        return {name: count * _item_bytes(self._values[name]) for name, count in counts.items()}
+        types = {name: element_type(self._values[name]) for name in counts}
+        sizes = {name: 4 if one is None else math.ceil(one.itemsize) for name, one in types.items()}
+        return {name: count * sizes[name] for name, count in counts.items()}
 
     def _shapes_for(self, feeds: Feeds) -> dict[str, tuple[int, ...] | None]:
         """Infer shapes with this sample's sizes in place of symbols: far cheaper than a run."""
@@ -188,8 +190,3 @@ def _may_be(shape: ir.Shape | None, fed: tuple[int, ...]) -> bool:
         return True
     same = len(shape) == len(fed)
     return same and all(a == b for a, b in zip(shape, fed, strict=True) if isinstance(a, int))
-
-
-def _item_bytes(value: ir.Value) -> int:
-    dtype = element_type(value)
-    return math.ceil(dtype.itemsize) if dtype is not None else 4

@@ -83,7 +83,12 @@ def note_rounded(
 ) -> QuantPlan:
     """Return the plan of a model with a note on the float weights that the runtime rounds."""
     nodes: tuple[str, ...] = ()
-    if any(_may_be_rounded(node) for node in quantized.graph.all_nodes()):
+    if any(  # whether to look at all: quantizers stand before and behind a node with float weights
+        _has_float_weight(node)
+        and _meets("DequantizeLinear", node, _before)
+        and _meets("QuantizeLinear", node, _behind)
+        for node in quantized.graph.all_nodes()
+    ):
         nodes = tuple(find_rounded(optimize_model(quantized, level="basic", providers=providers)))
     # The plan may have been changed since it was written before.
     stale = describe_rounded(plan.rounded_by_runtime)
@@ -116,18 +121,6 @@ def _is_stored_in_bytes(value: ir.Value | None) -> bool:
         and value.dtype in _BYTES
         and value.shape is not None
         and len(value.shape) > 1
-    )
-
-
-# Whether to look at all --------------------------------------------------------------------
-
-
-def _may_be_rounded(node: ir.Node) -> bool:
-    """Whether there are quantizers before and behind a node with float weights."""
-    return (
-        _has_float_weight(node)
-        and _meets("DequantizeLinear", node, _before)
-        and _meets("QuantizeLinear", node, _behind)
     )
 
 

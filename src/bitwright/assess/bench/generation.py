@@ -77,8 +77,11 @@ def bench_generation(
     request.check(models)
     folders = [_read_folder(model) for model in models]
     for folder in folders:
-        if folder is not None:
-            folder.check_length(request.length)
+        if folder is not None and folder.context is not None and request.length > folder.context:
+            raise TargetError(
+                f"{str(folder.path)!r} takes at most {folder.context} tokens, and prompt and new "
+                f"tokens are {request.length}; ask for fewer."
+            )
     by_genai = all(folders) and find_spec("onnxruntime_genai") is not None
     if by_genai and (request.providers or request.shapes):
         raise TargetError(
@@ -120,14 +123,6 @@ class _Folder(NamedTuple):
     context: int | None
     window: int
     """Tokens that layers with a sliding window look back; their cache is at least as long."""
-
-    def check_length(self, tokens: int) -> None:
-        """Refuse more tokens than the model takes."""
-        if self.context is not None and tokens > self.context:
-            raise TargetError(
-                f"{str(self.path)!r} takes at most {self.context} tokens, and prompt and new "
-                f"tokens are {tokens}; ask for fewer."
-            )
 
 
 class _TimedDecoder:

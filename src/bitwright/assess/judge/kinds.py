@@ -96,13 +96,17 @@ def choose_kind(
     `made_by` is the operator that makes it, where the graph is known.
     """
     axis = class_axis(name, first.shape, inputs)
-    if first.ndim == 2 and first.shape[1] > 2 and _are_unit_vectors(first):
+    lengths = np.linalg.norm(first.astype(np.float64), axis=-1) if first.ndim == 2 else np.zeros(1)
+    # One-hot answers have this length too, and are scores.
+    are_unit = np.allclose(lengths, 1, atol=1e-3) and bool(np.any(first < 0))
+    if first.ndim == 2 and first.shape[1] > 2 and are_unit:
         return OutputPart("embedding", 1, "vectors of length one")
     if made_by in _VECTOR_MAKERS and not names_scores(name) and first.ndim in (2, 3):
         return OutputPart("embedding", first.ndim - 1, f"vectors that a {made_by} makes")
     if axis is not None:
         classes = f"class scores along axis {axis}"
-        if _sum_to_one(first, axis):
+        sums = first.astype(np.float64).sum(axis=axis)
+        if first.size and np.all(first >= 0) and np.allclose(sums, 1, atol=1e-3):
             return OutputPart("probabilities", axis, f"{classes} that sum to one", top1=True)
         if made_by == "Sigmoid" or (first.size and np.all((first >= 0) & (first <= 1))):
             return OutputPart("sigmoid", axis, f"{classes}, each between 0 and 1", top1=True)
@@ -113,14 +117,3 @@ def choose_kind(
     if made_by == "Sigmoid" and not _NO_SCORES.search(name):
         return OutputPart("sigmoid", along, "scores that a Sigmoid makes")
     return OutputPart("sqnr", along, "no class scores and no embedding")
-
-
-def _sum_to_one(values: Array, axis: int) -> bool:
-    sums = values.astype(np.float64).sum(axis=axis)
-    return bool(values.size) and bool(np.all(values >= 0) and np.allclose(sums, 1, atol=1e-3))
-
-
-def _are_unit_vectors(values: Array) -> bool:
-    lengths = np.linalg.norm(values.astype(np.float64), axis=-1)
-    # One-hot answers have this length too, and are scores.
-    return bool(np.allclose(lengths, 1, atol=1e-3)) and bool(np.any(values < 0))

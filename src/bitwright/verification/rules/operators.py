@@ -73,10 +73,6 @@ def _is_static(value: ir.Value) -> bool:
     return value.shape is not None and all(isinstance(size, int) for size in value.shape)
 
 
-def _note_open_shapes(rule: Operators, recipe: Recipe) -> Changes:
-    return {"rewrite": {"needs_fixed_shapes": True}}
-
-
 def _other_ranks(rule: Operators, view: QuantizedView, node: ir.Node) -> Breaches:
     value = input_at(node, 0)
     rank = None if value is None or value.shape is None else len(value.shape)
@@ -157,7 +153,9 @@ Operators.ASKS = {
     "known_operators": Ask(model=_unknown, needs=("ops",)),
     "refused_operators": Ask(model=_refused, needs=("ops",), change_weights=_write_pairs),
     "static_shapes": Ask(
-        model=_open_shapes, change=_note_open_shapes, change_weights=_note_open_shapes
+        model=_open_shapes,
+        change=lambda rule, recipe: {"rewrite": {"needs_fixed_shapes": True}},
+        change_weights=lambda rule, recipe: {"rewrite": {"needs_fixed_shapes": True}},
     ),
     "rank": Ask(node=_other_ranks, needs=("ops", "high")),
     "kept_axes": Ask(node=_changed_axes, needs=("ops", "axes")),

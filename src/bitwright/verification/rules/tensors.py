@@ -56,10 +56,6 @@ def _negative(scale: Array) -> str:
     return f"{np.count_nonzero(scale < 0)} of {scale.size} scales are negative"
 
 
-def _keep_scales_positive(rule: Tensors, recipe: Recipe) -> Changes:
-    return {"weights": {"positive_scales": True}}
-
-
 def _other_axes(rule: Tensors, view: QuantizedView, quantizer: Quantizer) -> Breaches:
     blocks, value = quantizer.node.attributes.get_int("block_size", 0), quantizer.node.inputs[0]
     if blocks or quantizer.scale is None or quantizer.scale.size < 2:
@@ -168,7 +164,10 @@ def _stored(rule: Tensors, view: QuantizedView) -> Iterator[Quantizer]:
 
 
 Tensors.ASKS = {
-    "positive_scales": Ask(model=_negative_scales, change_weights=_keep_scales_positive),
+    "positive_scales": Ask(
+        model=_negative_scales,
+        change_weights=lambda rule, recipe: {"weights": {"positive_scales": True}},
+    ),
     "channel_axis": Ask(tensor=_other_axes, tensors=_stored),
     "written_axis": Ask(tensor=_unwritten_axes),
     "stored_weights": Ask(
