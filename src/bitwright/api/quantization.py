@@ -31,8 +31,7 @@ from bitwright.jobs.quantization import (
 from bitwright.jobs.result import Result
 from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
 from bitwright.plan import QuantPlan
-from bitwright.recipe import Override, Purpose, Selection
-from bitwright.recipe.host import is_of_host, settle_for_host
+from bitwright.recipe import Override, Purpose, Selection, is_of_host, settle_for_host
 from bitwright.support import Progress, check_arguments
 
 if TYPE_CHECKING:

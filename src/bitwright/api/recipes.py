@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.errors import TargetError
-from bitwright.recipe import Recipe, named_recipe, read_recipe
-from bitwright.recipe.host import keep_signed, with_standard_purpose
+from bitwright.recipe import Recipe, keep_signed, named_recipe, read_recipe, with_standard_purpose
 from bitwright.support.arguments import check_arguments
 from bitwright.targets import find_target
 from bitwright.targets.host import on_host

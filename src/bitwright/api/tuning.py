@@ -13,8 +13,7 @@ from bitwright.graph import ModelSource
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.folder_data import with_configuration_beside
 from bitwright.observe import MEMORY_BUDGET, Engine, open_engine
-from bitwright.recipe import Recipe
-from bitwright.recipe.host import settle_for_host
+from bitwright.recipe import Recipe, settle_for_host
 from bitwright.support.arguments import check_arguments
 
 if TYPE_CHECKING:

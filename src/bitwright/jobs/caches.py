@@ -26,8 +26,7 @@ from bitwright.jobs.result import Result
 from bitwright.jobs.weight_only.answers import compare_answers, show_figures
 from bitwright.jobs.weight_only.work import WeightWork
 from bitwright.plan import CachePlan
-from bitwright.recipe import Recipe
-from bitwright.recipe.overrides import find_override
+from bitwright.recipe import Recipe, find_override
 from bitwright.run import Session
 from bitwright.support import Array, counted, logged, show_bytes
 

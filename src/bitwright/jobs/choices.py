@@ -23,8 +23,7 @@ from bitwright.jobs.folder_data import with_configuration_beside
 from bitwright.jobs.opening import open_model
 from bitwright.jobs.placing import is_sized, leave_slower_float, predict
 from bitwright.jobs.timing import MAX_BYTES
-from bitwright.recipe import named_recipe
-from bitwright.recipe.host import settle_for_host, with_standard_purpose
+from bitwright.recipe import named_recipe, settle_for_host, with_standard_purpose
 from bitwright.targets import find_target
 
 _NIBBLES, _BYTE = 4.5 / 8, 1.0

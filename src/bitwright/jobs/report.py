@@ -42,8 +42,7 @@ from bitwright.jobs.timing import TOO_LONG, prepare_yardstick, why_untimed
 from bitwright.jobs.tuning.result import TuneResult
 from bitwright.observe import MEMORY_BUDGET, Engine, observe
 from bitwright.plan import QuantPlan
-from bitwright.recipe import Recipe
-from bitwright.recipe.host import is_of_host
+from bitwright.recipe import Recipe, is_of_host
 from bitwright.support import Array, Progress, Summarized, check_arguments, logged, write_file
 from bitwright.targets import find_target
 from bitwright.verification import verify_model

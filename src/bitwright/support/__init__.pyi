@@ -31,6 +31,7 @@ from .processes.trial import CRASHES as CRASHES
 from .processes.trial import WORKER as WORKER
 from .processes.trial import try_file as try_file
 from .progress import Progress as Progress
+from .progress import ProgressLines as ProgressLines
 from .progress import show_progress as show_progress
 from .scratch import ScratchFolder as ScratchFolder
 from .settings import Settings as Settings

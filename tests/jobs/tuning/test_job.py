@@ -208,10 +208,10 @@ def test_a_run_that_was_killed_loses_one_evaluation_at_most(worked, tmp_path):
 
 def test_another_model_or_metric_in_the_same_folder_is_refused(worked):
     _, folder, _, _ = worked
-    with pytest.raises(DataError, match="holds the journal of another metric"):
+    with pytest.raises(DataError, match="holds what was finished of another metric"):
         tuned(purpose="size", work=folder / "work")
     demo = bitwright.load_demo()
-    with pytest.raises(DataError, match="holds the journal of another model"):
+    with pytest.raises(DataError, match="holds what was finished of another model"):
         tuned(demo.model_path, Counting(), work=folder / "work")
 
 

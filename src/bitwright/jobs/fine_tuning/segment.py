@@ -26,11 +26,9 @@ from bitwright.learning.segment_target import Rows, SegmentTarget
 from bitwright.learning.segments import Segment, segments_to_learn
 from bitwright.learning.torch_graph.movement import as_tensor
 from bitwright.plan import QuantPlan, TensorPlan
-from bitwright.recipe import AdaQuant, AdaRound, FineTuning
-from bitwright.recipe.emulate import LEARNING_OPS
+from bitwright.recipe import LEARNING_OPS, AdaQuant, AdaRound, FineTuning
 from bitwright.rounding.bias_correction import find_biased_layers
-from bitwright.support import PartStore
-from bitwright.support.array_types import Array
+from bitwright.support import Array, PartStore
 
 
 @dataclass(frozen=True, slots=True)

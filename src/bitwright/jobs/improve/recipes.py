@@ -28,8 +28,7 @@ from bitwright.jobs.smoothing import apply_factors, smooth_activations
 from bitwright.jobs.static import Decided, decide_layout, round_weights
 from bitwright.observe import TensorSketch
 from bitwright.plan import QuantPlan, Smoothing
-from bitwright.recipe import MinMax, Recipe
-from bitwright.recipe.finetuning import FineTuning
+from bitwright.recipe import FineTuning, MinMax, Recipe
 from bitwright.support import F64, counted
 
 MAX_CORRECTED = 8

@@ -26,9 +26,7 @@ from bitwright.graph import PortableModel
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.metrics import Metric, Outputs, count_classes, margin_of
 from bitwright.run import Session
-from bitwright.support.engines import LOCAL, Engine
-from bitwright.support.notices import warn_user
-from bitwright.support.wording import counted
+from bitwright.support import LOCAL, Engine, counted, warn_user
 
 FOLDS = 20
 MARGIN_SHARE = 1 / 8

@@ -32,8 +32,7 @@ from bitwright.jobs.quantization import QuantizeRequest, quantize_request
 from bitwright.jobs.report import save_report
 from bitwright.jobs.result import Result
 from bitwright.jobs.tuning.request import check_word
-from bitwright.recipe import Recipe
-from bitwright.recipe.host import settle_for_host
+from bitwright.recipe import Recipe, settle_for_host
 from bitwright.support import PartStore, Progress, read_bytes, show_bytes, show_progress
 from bitwright.support.files import make_folder, replace_file, temporary_beside
 from bitwright.verification.golden import keep_golden

@@ -10,8 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from bitwright.errors import ArgumentError, did_you_mean
-from bitwright.recipe import Recipe
-from bitwright.recipe.named import read_recipe
+from bitwright.recipe import Recipe, read_recipe
 
 _OF_OTHERS = ("_q1", "_q1f16", "_q2f16")
 """Ends of names of variants that are not made here."""

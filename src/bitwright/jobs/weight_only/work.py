@@ -26,8 +26,7 @@ from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.opening import Prepared, input_specs
 from bitwright.numerics.arrays import NUMPY, Arrays, arrays_on
 from bitwright.plan import QuantPlan
-from bitwright.support import Array, Progress, show_progress
-from bitwright.support.progress import ProgressLines
+from bitwright.support import Array, Progress, ProgressLines, show_progress
 
 # Windows that a decoder writes itself, to calibrate on where no text is given ------------------
 #

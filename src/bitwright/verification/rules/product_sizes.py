@@ -7,8 +7,7 @@ import onnx_ir as ir
 from bitwright.decide.ops.product_sizes import is_first, why_too_small
 from bitwright.decide.ops.quantized_view import QuantizedView
 from bitwright.graph import input_at, sizes_of
-from bitwright.recipe import Recipe
-from bitwright.recipe.sizes import SizeRule, SmallProducts
+from bitwright.recipe import Recipe, SizeRule, SmallProducts
 from bitwright.verification.rules.rule import Ask, Breaches, Changes, Rule
 
 

@@ -9,8 +9,7 @@ import numpy as np
 from bitwright.decide.ops import OPERATORS
 from bitwright.decide.ops.quantized_view import Breach, QuantizedView, readers_of
 from bitwright.graph import QUANTIZERS, Quantizer, constant_of, input_at, name_of
-from bitwright.recipe import Recipe
-from bitwright.recipe.host import writes_signed
+from bitwright.recipe import Recipe, writes_signed
 from bitwright.support.array_types import Array
 from bitwright.targets.target import TypeName
 from bitwright.verification.rules.encodings import shares_weight_type

@@ -16,8 +16,7 @@ from bitwright.jobs.improve.recipes import (
 )
 from bitwright.jobs.sensitivity import SENSITIVITY_SAMPLES
 from bitwright.plan import QuantPlan
-from bitwright.recipe import AdaRound, Recipe
-from bitwright.recipe.emulate import LEARNING_OPS
+from bitwright.recipe import LEARNING_OPS, AdaRound, Recipe
 
 ERROR_FRACTION = 0.8
 """AdaRound goes to the segments whose weights make this fraction of the error."""
