@@ -19,8 +19,9 @@ from bitwright.support.array_types import Array
 Float = Literal["float16", "bfloat16", "float32", "float64"]
 
 
-# Elements that are worked on at once: a few arrays of this size fit the cache of one core.
-_CHUNK = 1 << 16
+# Elements that are worked on at once: a few arrays of this size fit a cache of 2 MiB, and numpy's
+# calls take less than a tenth of the time (in pieces of a quarter, a third).
+_CHUNK = 1 << 18
 
 
 class Arrays:

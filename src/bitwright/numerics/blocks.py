@@ -217,25 +217,21 @@ def _best(
         raise ModelError(_NOT_FINITE)
     if len(shrinks) == 1:
         return _parameters(low * shrinks[0], high * shrinks[0], format, xp)
-    best: tuple[Any, ...] | None = None
     nothing = xp.zeros(*low.shape)
+    least, best = nothing + float("inf"), nothing + shrinks[0]
 
-    def consider(shrink: Any) -> tuple[Any, ...]:
-        scale, zero = _parameters(low * shrink, high * shrink, format, xp)
-        found = (cost_of(scale, zero), scale, zero, shrink)
-        if best is None:
-            return found
-        better = found[0] < best[0]
-        return tuple(xp.where(better, new, old) for new, old in zip(found, best, strict=True))
+    def consider(shrink: Any) -> tuple[Any, Any]:
+        cost = cost_of(*_parameters(low * shrink, high * shrink, format, xp))
+        better = cost < least
+        return xp.where(better, cost, least), xp.where(better, shrink, best)
 
     for shrink in shrinks:
-        best = consider(nothing + shrink)
-    assert best is not None
+        least, best = consider(nothing + shrink)
     for step in steps:
-        around = best[3]
-        best = consider(around - step)
-        best = consider(xp.minimum(around + step, nothing + 1))
-    return best[1], best[2]
+        around = best
+        least, best = consider(around - step)
+        least, best = consider(xp.minimum(around + step, nothing + 1))
+    return _parameters(low * best, high * best, format, xp)
 
 
 def fit_shared_scales(
