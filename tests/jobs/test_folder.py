@@ -234,7 +234,8 @@ def test_work_is_kept_for_each_model(folder, text, tmp_path):
 def test_the_summary_is_of_every_model_and_of_all(folder, text):
     result = bitwright.quantize(folder, recipe="int4-rtn", data=text)
     summary = result.summary()
-    assert summary.startswith("1 model of 1 quantized, 2 other files\nSize: ")
+    assert summary.startswith("1 model of 1 quantized, 2 other files\nmodel.onnx: ")
+    assert "\nSize: " in summary
     assert "against float top-1 agreement" in summary and ", KL " in summary
     data = json.loads(json.dumps(result.to_dict()))
     assert data["models"]["model.onnx"]["bytes"] == data["bytes"] == result.size

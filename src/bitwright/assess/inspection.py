@@ -18,7 +18,7 @@ from bitwright.graph.quantized_ops import (
     is_integer_op,
 )
 from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, Microscaling
-from bitwright.support import Summarized, counted, show_bytes
+from bitwright.support import Section, Summarized, counted, show_bytes
 
 _DEQUANTIZING = DEQUANTIZERS | ROUNDERS
 
@@ -67,33 +67,55 @@ class Inspection(Summarized):
         """Return what the model is made of, in a few lines."""
         state = "quantized" if self.is_quantized else "float"
         head = f"{state} model of {counted(self.nodes, 'node')}, {self.parameters:,} parameters in "
-        return "\n".join(
-            [head + show_bytes(self.bytes), *(f"{name}: {text}" for name, text in self._facts())]
-        )
+        left = (f"Left float: {op} x{n} because {why}" for op, n, why in self._left_rows())
+        facts = (f"{name}: {text}" for name, text in self.facts())
+        return "\n".join([head + show_bytes(self.bytes), *facts, *left])
 
-    def _facts(self) -> list[tuple[str, str]]:
+    def facts(self) -> list[tuple[str, str]]:
+        """Return what the model is made of: names, and what is to be said of each."""
         opsets = (f"{domain or 'ai.onnx'} {number}" for domain, number in self.opsets.items())
         counts = {
-            "Ops": self.ops,
-            "Quantized": self.quantized_ops,
+            "Quantized ops": self.quantized_ops,
             "Number types": self.quantized_types,
             "Scales": self.scales,
         }
-        left = (
-            f"{op} x{count} because {why}"
-            for op in self.float_ops
-            for why, count in self.left_float[op].items()
-        )
-        return [
-            ("Made by", f"{self.producer or 'unknown'}, opset {', '.join(opsets)}"),
+        found = [
+            ("Made by", self.producer or "unknown"),
+            ("IR version", str(self.ir_version)),
+            ("Opsets", ", ".join(opsets)),
             *(("Input", text) for text in self.inputs),
             *(("Output", text) for text in self.outputs),
+            ("Nodes", str(self.nodes)),
+            ("Parameters", f"{self.parameters:,} in {show_bytes(self.bytes)}"),
             *(
-                (name, ", ".join(f"{op} x{count}" for op, count in found.items()))
-                for name, found in counts.items()
-                if found
+                (name, ", ".join(f"{op} x{count}" for op, count in rows.items()))
+                for name, rows in counts.items()
+                if rows
             ),
-            *(("Left float", text) for text in left),
+        ]
+        return found if self.is_quantized else [*found, ("Quantized", "nothing")]
+
+    def _left_rows(self) -> list[tuple[str, str, str]]:
+        return [
+            (op, str(count), why)
+            for op in self.float_ops
+            for why, count in self.left_float[op].items()
+        ]
+
+    def sections(self, *, verbose: bool = False) -> list[Section]:
+        """Return why nodes are float, and what there is of each op and each type."""
+        ops = [
+            (op, str(count), str(self.quantized_ops.get(op, 0) or "-"))
+            for op, count in self.ops.items()
+        ]
+        weights = [
+            (kind, str(row["tensors"]), str(row["elements"]), show_bytes(row["bytes"]))
+            for kind, row in self.weights.items()
+        ]
+        return [
+            ("Left float", ("op", "nodes", "because"), self._left_rows()),
+            ("Ops", ("op", "nodes", "quantized"), ops),
+            ("Constants", ("type", "tensors", "elements", "size"), weights),
         ]
 
     def to_dict(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from bitwright.cli.inspect import inspect_command
 from bitwright.cli.plan import plan_command
 from bitwright.cli.preprocess import preprocess_command
 from bitwright.cli.publish import publish_command
-from bitwright.cli.quantize import HELP, quantize_command
+from bitwright.cli.quantize import quantize_command
 from bitwright.cli.recipes import recipes_command
 from bitwright.cli.report import report_command
 from bitwright.cli.retarget import retarget_command
@@ -138,7 +138,7 @@ def _make_app() -> typer.Typer:
         rich_markup_mode=None,
     )
     app.callback(invoke_without_command=True)(_top)
-    pages = {"quantize": with_short_help(HELP)}
+    pages = {"quantize": with_short_help("quantize.txt")}
     for name, command in _COMMANDS.items():
         app.command(name, cls=pages.get(name))(_with_common_options(expand_groups(command)))
     return app

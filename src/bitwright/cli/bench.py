@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -15,6 +16,9 @@ from bitwright.cli.screen import Facts, Screen, Table, show_bytes
 
 if TYPE_CHECKING:
     from bitwright.assess import Benchmark, GenerationBenchmark
+
+
+_Runtime = StrEnum("_Runtime", ["web"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,11 @@ class BenchOptions:
         None, "Say which ops take the time: yes, but for language models.", "--profile/--no-profile"
     )
 
+    runtime: _Runtime | None = option(
+        None,
+        "Time models as a browser runs them: onnxruntime-web's WebAssembly on one thread; needs "
+        "node, and the npm package onnxruntime-web in this folder.",
+    )
     costs: Path | None = option(
         "PATH",
         "Instead of models, time ONNX Runtime's kernels on this machine, and write the table of "
@@ -68,7 +77,7 @@ class BenchOptions:
 
     def times_tokens(self, models: Sequence[Path]) -> bool:
         """Whether language models are timed token by token."""
-        plain = ("data", "limit", "transform", "batch", "prepare")
+        plain = ("data", "limit", "transform", "batch", "prepare", "runtime")
         named = [f"--{name}" for name in plain if getattr(self, name) is not None]
         if self.prompt_tokens is not None or self.new_tokens is not None:
             if named or self.profile:
@@ -84,6 +93,8 @@ class BenchOptions:
     def arguments(self, *names: str) -> dict[str, Any]:
         """Return the arguments of a verb that were given, of these names and those of all."""
         given = {name: getattr(self, name) for name in (*names, "seconds", "warm_up")}
+        if "runtime" in given and self.runtime is not None:
+            given["runtime"] = self.runtime.value
         return {
             **{name: value for name, value in given.items() if value is not None},
             "shapes": opt.read_shapes(self.input_shape or ()),
@@ -129,7 +140,8 @@ def bench_command(
     else:
         from bitwright.api import bench
 
-        given = options.arguments("data", "limit", "transform", "batch", "prepare", "profile")
+        names = ("data", "limit", "transform", "batch", "prepare", "profile", "runtime")
+        given = options.arguments(*names)
         found = bench(models, progress=progress, **given)
         short = _with_short_names(found)
         facts = Facts([("Measured", short.detail), ("Memory", _memory_note(short))])
@@ -171,6 +183,6 @@ def _memory_note(found: Benchmark) -> str:
         return first.memory_source
     own = show_bytes(first.runtime_memory)
     return (
-        f"peak of each model's own process ({first.memory_source}), about {own} of it Python and "
-        "ONNX Runtime"
+        f"peak of each model's own process ({first.memory_source}), about {own} of it the "
+        "runtime itself"
     )

@@ -75,51 +75,10 @@ def _choices_part(choices: Sequence[Choice], size: int) -> Table:
 
 
 def _parts(model: Path, size: int, facts: Inspection) -> list[Part]:
-    opsets = ", ".join(f"{domain or 'ai.onnx'} {number}" for domain, number in facts.opsets.items())
-    rows = [
-        ("Model", str(model)),
-        ("Size", show_bytes(size)),
-        ("Made by", facts.producer or "unknown"),
-        ("IR version", str(facts.ir_version)),
-        ("Opsets", opsets),
-        *(("Input", text) for text in facts.inputs),
-        *(("Output", text) for text in facts.outputs),
-        ("Nodes", str(facts.nodes)),
-        ("Parameters", f"{facts.parameters:,} in {show_bytes(facts.bytes)}"),
-    ]
-    if facts.is_quantized:
-        rows += [
-            ("Quantized ops", _counted(facts.quantized_ops)),
-            ("Number types", _counted(facts.quantized_types)),
-            ("Scales", _counted(facts.scales)),
-        ]
-        made_by = _recipe_name(facts.metadata.get("bitwright.recipe"))
-        rows += [("Recipe", made_by)] if made_by else []
-    else:
-        rows.append(("Quantized", "nothing"))
-    ops = [
-        (op, str(count), str(facts.quantized_ops.get(op, 0) or "-"))
-        for op, count in facts.ops.items()
-    ]
-    weights = [
-        (kind, str(row["tensors"]), str(row["elements"]), show_bytes(row["bytes"]))
-        for kind, row in facts.weights.items()
-    ]
-    left = [
-        (op, str(count), why)
-        for op in facts.float_ops
-        for why, count in facts.left_float[op].items()
-    ]
-    return [
-        Facts(rows),
-        Table("Left float", ("op", "nodes", "because"), left),
-        Table("Ops", ("op", "nodes", "quantized"), ops),
-        Table("Constants", ("type", "tensors", "elements", "size"), weights),
-    ]
-
-
-def _counted(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name} x{count}" for name, count in counts.items())
+    rows = [("Model", str(model)), ("Size", show_bytes(size)), *facts.facts()]
+    made_by = _recipe_name(facts.metadata.get("bitwright.recipe"))
+    rows += [("Recipe", made_by)] if made_by and facts.is_quantized else []
+    return [Facts(rows), *(Table(*section) for section in facts.sections())]
 
 
 def _recipe_name(text: str | None) -> str | None:

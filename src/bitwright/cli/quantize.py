@@ -140,39 +140,6 @@ class QuantizeOptions:
         return " ".join(filter(None, (self.recipe.words(), opt.typed(further))))
 
 
-HELP = """\
-Usage: bitwright quantize MODEL [DATA] [-o OUT]
-
-  Make MODEL smaller and faster; say how close to float it stays, and at
-  which speed.
-
-  MODEL   an .onnx file, or the folder of a language model
-  DATA    images, .npy, .npz, .csv, text; none with --dynamic or --bits
-
-What you want
-  --for speed|size|balanced   what to prefer; slower integers stay float
-  --target NAME               where it will run: 'bitwright recipes' has them
-  --dynamic                   without data: ranges are measured at every run
-  --bits N                    language models: 4, 8, or an average such as 4.5
-  --recipe NAME|FILE          exactly this; --set KEY=VALUE changes a field
-  --effort LEVEL              low, standard, medium or high: how long to look
-Your data
-  --transform TEXT   --tokenizer FILE   --limit N   --random-data N
-Which nodes
-  --exclude NODE|re:...       leave float
-Output
-  -o, --output OUT            NAME-int8.onnx beside MODEL if not given
-  --report FILE.html          what each layer loses, and what to try
-  --plan-out FILE             what was decided, to be read, edited and applied
-  --json   -q, --quiet   -v, --verbose
-
-Every other option: bitwright quantize --help-all
-
-  bitwright quantize model.onnx photos/     bitwright quantize llm/ --bits 4
-"""
-"""What `bitwright quantize --help` says; `--help-all` lists every option."""
-
-
 def quantize_command(
     model: opt.ModelOrFolder,
     calibration: Annotated[

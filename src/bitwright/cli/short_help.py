@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -26,11 +27,11 @@ class Overview(TyperGroup):
 
 
 def with_short_help(page: str) -> type[TyperCommand]:
-    """Return the kind of command that says this for its help."""
+    """Return the kind of command that says for its help what a file beside this one says."""
 
     class ShortHelp(TyperCommand):
         def get_help(self, ctx: Any) -> str:
-            return page.rstrip()
+            return Path(__file__).with_name(page).read_text("utf-8").rstrip()
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             if EVERY_OPTION in args:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bitwright.cli.screen import Facts, Part, Table, show_bytes
+from bitwright.cli.screen import Facts, Part, Table
 from bitwright.support.wording import counted, printable
 from bitwright.targets import find_target
 
@@ -71,34 +71,16 @@ def save_plan(plan: QuantPlan, path: Path, *, as_encodings: bool) -> None:
 
 def folder_parts(result: FolderResult, *, verbose: bool) -> list[Part]:
     """Return the summary of a folder of models; with `verbose`, what became of every node, too."""
-    models = [
-        (
-            name,
-            show_bytes(one.float_size),
-            show_bytes(one.size),
-            f"{one.quantized.total()} of {len(one.plan.nodes)}",
-            one.measured or "-",
-        )
-        for name, one in result.results.items()
-    ]
     nodes = [
         part
         for name, one in result.results.items()
         if verbose
         for part in (printable(name), *_node_tables(one.plan, verbose))
     ]
-    sizes = f"{show_bytes(result.float_size)} -> {show_bytes(result.size)}"
-    copies = counted(len(result.folder.others), "other file")
-    facts = [("Size", f"{sizes} ({result.shrinkage})")]
-    timed = ((name, one.clock) for name, one in result.results.items() if one.clock is not None)
-    facts += [("Time", f"{name}: {clock.describe()}") for name, clock in timed]
-    read = ((n, one.perplexity) for n, one in result.results.items() if one.perplexity is not None)
-    facts += [("Perplexity", f"{name}: {found.describe()}") for name, found in read]
-    facts += [("Note", note) for note in result.notes]
+    facts, copies = result.facts(), counted(len(result.folder.others), "other file")
     if result.path is not None:
         facts.append(("Written to", f"{result.path}, with {copies}"))
-    columns = ("model", "float", "quantized", "nodes quantized", "against float")
-    return [*nodes, Table("Models", columns, models), Facts(facts)]
+    return [*nodes, *(Table(*section) for section in result.sections()), Facts(facts)]
 
 
 def plan_parts(plan: QuantPlan, path: str, *, verbose: bool) -> list[Part]:
@@ -109,14 +91,13 @@ def plan_parts(plan: QuantPlan, path: str, *, verbose: bool) -> list[Part]:
 
 def plan_document(plan: QuantPlan, path: str) -> dict[str, Any]:
     """Return the summary of a plan as a JSON object."""
-    skipped = _left_float(plan)
     return {
         "recipe": plan.recipe.name,
         "nodes": len(plan.nodes),
-        "quantized": {op: sum(counts) for op, counts in _quantized(plan).items()},
+        "quantized": dict(plan.quantized.most_common()),
         "skipped": [
-            {"op": op, "reason": reason, "count": len(names)}
-            for (op, reason), names in skipped.items()
+            {"op": op, "reason": reason, "count": count}
+            for (op, reason), count in plan.left_float.most_common()
         ],
         "tensors": len(plan.tensors),
         "notes": list(plan.notes),
@@ -135,9 +116,9 @@ def _plan_facts(plan: QuantPlan) -> list[tuple[str, str]]:
 
 
 def _node_tables(plan: QuantPlan, verbose: bool) -> list[Part]:
+    absorbed = Counter(node.op for node in plan.nodes.values() if node.action == "absorb")
     quantized = [
-        (op, str(own + absorbed), str(absorbed) if absorbed else "-")
-        for op, (own, absorbed) in _quantized(plan).items()
+        (op, str(count), str(absorbed[op] or "-")) for op, count in plan.quantized.most_common()
     ]
     taken, left = (words.capitalize() for words in plan.recipe.done_and_left)
     parts: list[Part] = [Table(taken, ("op", "nodes", "absorbed"), quantized)]
@@ -149,16 +130,6 @@ def _node_tables(plan: QuantPlan, verbose: bool) -> list[Part]:
         counted = [(op, str(len(names)), reason) for (op, reason), names in skipped.items()]
         parts.append(Table(left, ("op", "nodes", "because"), counted))
     return parts
-
-
-def _quantized(plan: QuantPlan) -> dict[str, tuple[int, int]]:
-    """Return op type -> how many work on integers, and how many a quantizer absorbed."""
-    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for node in plan.nodes.values():
-        if node.quantized:
-            counts[node.op][node.action == "absorb"] += 1
-    ordered = sorted(counts.items(), key=lambda item: (-sum(item[1]), item[0]))
-    return {op: (own, absorbed) for op, (own, absorbed) in ordered}
 
 
 def _left_float(plan: QuantPlan) -> dict[tuple[str, str], list[str]]:

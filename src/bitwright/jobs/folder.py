@@ -30,7 +30,7 @@ from bitwright.jobs.weight_only.work import WINDOWS, writes_samples
 from bitwright.recipe import Recipe
 from bitwright.support import check_arguments, counted, show_bytes
 from bitwright.support.files import replace_folder, temporary_folder_beside
-from bitwright.support.showing import Summarized, data_frame, plain_fields
+from bitwright.support.showing import Section, Summarized, data_frame, plain_fields
 from bitwright.support.wording import show_ratio
 
 
@@ -194,16 +194,44 @@ class FolderResult(Summarized):
 
     def summary(self) -> str:
         """Return what was done, in a few lines."""
-        lines = [
+        head = (
             f"{counted(len(self.results), 'model')} of {len(self.folder.models)} quantized, "
-            f"{counted(len(self.folder.others), 'other file')}",
-            f"Size: {show_bytes(self.float_size)} -> {show_bytes(self.size)} ({self.shrinkage})",
+            f"{counted(len(self.folder.others), 'other file')}"
+        )
+        facts = (f"{name}: {text}" for name, text in self.facts())
+        ((_, _, rows),) = self.sections()
+        models = (
+            f"{name}: {before} -> {after}"
+            + ("" if against == "-" else f", against float {against}")
+            for name, before, after, _, against in rows
+        )
+        return "\n".join([head, *models, *facts])
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return what was found of them: names, and what is to be said of each."""
+        sizes = f"{show_bytes(self.float_size)} -> {show_bytes(self.size)}"
+        facts = [("Size", f"{sizes} ({self.shrinkage})")]
+        for name, one in self.results.items():
+            if one.clock is not None:
+                facts.append(("Time", f"{name}: {one.clock.describe()}"))
+            if one.perplexity is not None:
+                facts.append(("Perplexity", f"{name}: {one.perplexity.describe()}"))
+        return facts + [("Note", note) for note in self.notes]
+
+    def sections(self, *, verbose: bool = False) -> list[Section]:
+        """Return one row for each model."""
+        rows = [
+            (
+                name,
+                show_bytes(one.float_size),
+                show_bytes(one.size),
+                f"{one.quantized.total()} of {len(one.plan.nodes)}",
+                one.measured or "-",
+            )
+            for name, one in self.results.items()
         ]
-        for name, result in self.results.items():
-            sizes = f"{show_bytes(result.float_size)} -> {show_bytes(result.size)}"
-            measured = result.measured
-            lines.append(f"{name}: {sizes}" + (f", against float {measured}" if measured else ""))
-        return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
+        columns = ("model", "float", "quantized", "nodes quantized", "against float")
+        return [("Models", columns, rows)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as plain data."""

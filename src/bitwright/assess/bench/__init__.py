@@ -13,8 +13,9 @@ import onnx_ir as ir
 from bitwright import graph
 from bitwright.assess.bench.process import ModelProcess, run_interleaved
 from bitwright.assess.bench.profile import profile_models
-from bitwright.assess.bench.requests import BenchRequest, TimedModel, check_shapes, write_samples
+from bitwright.assess.bench.requests import BenchRequest, TimedModel, check_shapes
 from bitwright.assess.bench.results import Benchmark, ModelBenchmark
+from bitwright.assess.bench.web import WebProcess
 from bitwright.assess.clock import (
     BUDGET,
     FEWEST_ROUNDS,
@@ -40,17 +41,16 @@ def bench_models(
     `prepared` is the first one after our float passes, and runs in its place.
     """
     request.check(models)
-    threads, providers = request.threads, checked_providers(request.providers)
+    in_web = request.runtime == "web"
+    threads = 1 if in_web else request.threads
+    providers = ["onnxruntime-web, wasm"] if in_web else checked_providers(request.providers)
     with ScratchFolder("bench") as scratch, contextlib.ExitStack() as stack:
         timed = [
             TimedModel(model, index, scratch.path, None if index else prepared)
             for index, model in enumerate(models)
         ]
         processes = [
-            stack.enter_context(
-                ModelProcess.of_file(m.name, m.path, threads=threads, providers=providers)
-            )
-            for m in timed
+            stack.enter_context(_open(each, request, providers, scratch.path)) for each in timed
         ]
         check_shapes([process.inputs for process in processes], request.shapes or {})
         samples, what = _load_samples(processes, request, scratch.path)
@@ -65,10 +65,11 @@ def bench_models(
         figures = list(map(_figures, timed, processes, times, samples))
         for process in processes:  # before profiling, which wants the machine for itself
             process.close()
-        clocks = [_of_rounds(rounds, threads), _of_one_thread(timed, samples, request, providers)]
+        clocks = [_of_rounds(rounds, threads, in_web=in_web)]
+        clocks += [] if in_web else [_of_one_thread(timed, samples, request, providers)]
         for index, found in enumerate(zip(*(one for one in clocks if one), strict=True), 1):
             figures[index] = replace(figures[index], clocks=found)
-        if request.profile:
+        if request.profile and not in_web:
             profiles = profile_models(
                 [each.model for each in timed],
                 samples,
@@ -82,12 +83,25 @@ def bench_models(
     return Benchmark(tuple(figures), what, threads, tuple(providers), prepared=prepared is not None)
 
 
+def _open(
+    model: TimedModel, request: BenchRequest, providers: Sequence[str], folder: Path
+) -> ModelProcess:
+    if request.runtime == "web":
+        return WebProcess.of_model(model.name, model.model, folder / f"web-{id(model)}.onnx")
+    return ModelProcess.of_file(
+        model.name, model.path, threads=request.threads, providers=providers
+    )
+
+
 def _of_rounds(
-    rounds: Sequence[Sequence[Sequence[float]]], threads: int | None
+    rounds: Sequence[Sequence[Sequence[float]]], threads: int | None, *, in_web: bool
 ) -> list[Clock] | None:
-    """Return the clock of each further model by the seconds that passed; one thread has its own."""
+    """Return the clock of each further model by the seconds that passed; one thread has its own.
+
+    In the web's runtime, which has one thread, they are those that the process worked.
+    """
     shortest = [[min(times) for times in found] for found in rounds if all(found)]
-    if threads == 1 or len(shortest) < FEWEST_ROUNDS:
+    if (threads == 1 and not in_web) or len(shortest) < FEWEST_ROUNDS:
         return None
     return read_clocks(shortest, threads)
 
@@ -120,7 +134,7 @@ def _load_samples(
         else:
             found, what = request.open_samples(process.inputs)
             samples.append(found)
-        process.call("load", files=write_samples(samples[-1], folder / str(index)))
+        process.load(samples[-1], folder / str(index))
     return samples, what
 
 

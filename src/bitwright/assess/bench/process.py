@@ -9,8 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
+from bitwright.assess.bench.requests import write_samples
 from bitwright.assess.clock import take_turns
-from bitwright.data import session_inputs
+from bitwright.data import Sample, session_inputs
 from bitwright.errors import ModelError
 from bitwright.run import check_started, runtime_reason
 from bitwright.support import CRASHES, WORKER, Closing, WorkerError, WorkerLost, WorkerProcess
@@ -21,10 +22,12 @@ _ROUNDS = 10
 class ModelProcess(Closing):
     """A running worker with an open model; leaving the `with` block ends it."""
 
+    _runtime = "ONNX Runtime"
+
     def __init__(self, name: str, opening: str, providers: Sequence[str] = (), **how: Any) -> None:
         """Let a worker open a model by the method of this name, with these arguments."""
         self._name = name
-        self._process = WorkerProcess(WORKER)
+        self._process = self._start()
         try:
             opened = self.call(opening, providers=list(providers), **how)
             check_started(providers, opened["providers"])
@@ -39,12 +42,19 @@ class ModelProcess(Closing):
         self.memory_before: int | None = opened["memory_before"]
         """Bytes that Python and ONNX Runtime take before there is a model."""
 
+    def _start(self) -> WorkerProcess:
+        return WorkerProcess(WORKER)
+
     @classmethod
     def of_file(
         cls, name: str, path: Path, *, threads: int | None, providers: Sequence[str]
     ) -> ModelProcess:
         """Open a model file in ONNX Runtime."""
         return cls(name, "open", providers, model=str(path.absolute()), threads=threads)
+
+    def load(self, samples: Sequence[Sample], folder: Path) -> None:
+        """Give it the samples that it runs; they travel in files of a new folder."""
+        self.call("load", files=write_samples(samples, folder))
 
     def burst(self, *, runs: int | None = None, seconds: float = 0.0) -> list[float]:
         """Run `runs` times, or for `seconds`; return the seconds of each run."""
@@ -67,10 +77,10 @@ class ModelProcess(Closing):
         except WorkerLost as error:
             reason = "the machine may have too little memory for the model"
             if error.code in CRASHES:
-                reason = "ONNX Runtime crashes by the model"
+                reason = f"{self._runtime} crashes by the model"
             raise ModelError(f"the process that ran {self._name!r} {error}; {reason}.") from error
         except WorkerError as error:
-            verb = "ONNX Runtime refuses" if what.startswith("open") else "cannot run"
+            verb = f"{self._runtime} refuses" if what.startswith("open") else "cannot run"
             raise ModelError(f"{verb} {self._name!r}: {runtime_reason(error)}") from error
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -82,7 +82,15 @@ class BenchRequest(Timing):
     batch: int | None = None
     """So many samples are put into one, along the leading dimension, which must be open."""
     profile: bool = True
-    """Whether every node is timed, too."""
+    """Whether every node is timed, too; the web's runtime does not tell."""
+    runtime: Literal["web"] | None = None
+    """onnxruntime-web's WebAssembly in node, one thread; None: the installed runtime."""
+
+    def check(self, models: Sequence[graph.ModelSource]) -> None:
+        """Refuse what cannot be timed."""
+        Timing.check(self, models)  # not super(): a class with slots is made twice
+        if self.runtime == "web" and (self.providers or self.threads not in (None, 1)):
+            raise TargetError("the web's runtime has one thread and one provider; leave them out.")
 
     def open_samples(self, specs: Sequence[InputSpec]) -> tuple[list[Sample], str]:
         """Return the samples for a model with these inputs, and their description."""

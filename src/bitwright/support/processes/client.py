@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,15 @@ class WorkerError(Exception):
 
 
 class WorkerProcess(Closing):
-    """A process that runs the methods of the `Worker` in a file, one at a time."""
+    """A process that runs the methods of the `Worker` in a file, one at a time.
 
-    def __init__(self, file: Path) -> None:
+    Python runs it, or another `command` that answers the same lines.
+    """
+
+    def __init__(self, file: Path, command: Sequence[str | Path] | None = None) -> None:
         # -P: the folder of the script must not shadow modules of the standard library.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_SERVER)],
+            command or [sys.executable, "-P", str(_SERVER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
