@@ -36,8 +36,8 @@ def open_data(
     * a torch `DataLoader` or dataset, or a Hugging Face dataset;
     * one array, or one dict of arrays, that stacks many samples (`split_stack` has the rule);
     * a list of images of Pillow, or of paths;
-    * the path of a `.npy`, `.npz` or `.csv` file, of an image, of a video, of a `.wav` file, or of
-      a folder of these, or a pattern such as `images/*.png` (`open_path`);
+    * the path of a `.npy`, `.npz` or `.csv` file, of an image, of a video, or of a folder of
+      these, or a pattern such as `images/*.png` (`open_path`);
     * `RandomData` or `TextData`, which make samples that fit the inputs.
 
     `transform` says how images become arrays, in words or as an `ImagePreprocess`; or it is a

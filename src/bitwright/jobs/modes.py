@@ -68,11 +68,15 @@ def _with_caches(mode: Mode) -> Mode:
 
 
 def quantize_model(
-    source: Any, recipe: Recipe, calibration: Calibration, providers: Providers = None
+    source: Any,
+    recipe: Recipe,
+    calibration: Calibration,
+    providers: Providers = None,
+    compute: Compute = ON_CPU,
 ) -> Result:
     """Quantize a model as a recipe says."""
     prepared = open_model(source, recipe, providers)
-    return mode_of(recipe).quantize(prepared, calibration, ON_CPU)
+    return mode_of(recipe).quantize(prepared, calibration, compute)
 
 
 def apply_to_model(

@@ -194,6 +194,8 @@ class Emulation(_Sparse, frozen=True, kw_only=True):
     """Op type -> axis for per-channel weights, where the usual one does not fit."""
 
     # Pairs
+    constant_operands: Literal["activation", "weight"] = "activation"
+    """The type of constants that are no weights, as of one added by an Add."""
     dedicated_pairs: bool = False
     """One Q/DQ pair for each consumer instead of one for each tensor."""
     dedicated_dequantizers: bool = False

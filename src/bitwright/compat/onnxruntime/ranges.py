@@ -33,6 +33,8 @@ class PeerRanges:
     cache: Path | None = None
     smooth: bool = False
     """Whether the model is smoothed before, which a cache notes: its ranges are others then."""
+    one_by_one: bool = False
+    """Each sample is collected by itself: bins are those of the first, and extended."""
 
     def __call__(self, prepared: Prepared, layout: Layout, calibration: Calibration) -> Calibrated:
         """Return what was seen of the tensors of a layout: the ends of their ranges."""
@@ -92,7 +94,8 @@ class PeerRanges:
             model, calibrate_method=self.method, providers=providers, extra_options=options
         )
         calibrator.tensors = tensors
-        calibrator.collect_data(samples)
+        for part in [samples] if not self.one_by_one else ([sample] for sample in samples):
+            calibrator.collect_data(part)
         data = calibrator.compute_data()
         if self.cache is not None:
             save_tensors_data(data, self.cache, smooth_quant=self.smooth)

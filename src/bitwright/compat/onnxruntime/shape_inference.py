@@ -83,20 +83,15 @@ def quant_pre_process(
         guess_output_rank=guess_output_rank,
         verbose=verbose,
     ).model
-    # The runtime takes the weights several times over.
-    is_large = graph.written_size(model) > _LARGE_MODEL
-    by_runtime = not (skip_optimization or is_large or _has_half_floats(model))
-    with ScratchFolder("optimize") as scratch:
-        if by_runtime:
-            model = _optimize(model, scratch.path / "optimized.onnx")
-        preprocess(
-            model,
-            output_model_path,
-            optimize=not (skip_optimization or by_runtime),
-            onnx_shapes=not skip_onnx_shape,
-            symbolic_shapes=False,
-            external_data=external,
-        )
+    by_runtime = not skip_optimization and is_for_runtime(model)
+    preprocess(
+        optimize_by_runtime(model) if by_runtime else model,
+        output_model_path,
+        optimize=not (skip_optimization or by_runtime),
+        onnx_shapes=not skip_onnx_shape,
+        symbolic_shapes=False,
+        external_data=external,
+    )
 
 
 def _read_source(given: Any, deprecated: dict[str, Any]) -> Any:
@@ -111,20 +106,27 @@ def _read_source(given: Any, deprecated: dict[str, Any]) -> Any:
     return given
 
 
-def _has_half_floats(model: ir.Model) -> bool:
-    # The runtime writes a Cast wherever its processor has no kernel, and the model is float32 then.
+def is_for_runtime(model: ir.Model) -> bool:
+    """Return whether the runtime can write what it makes of a model in little memory and as it is.
+
+    It takes the weights several times over, and writes a Cast wherever its processor has no kernel
+    of half floats: the model is float32 then.
+    """
     values = (*model.graph.inputs, *model.graph.initializers.values())
-    return any(value.dtype in _HALF_FLOATS for value in values)
+    is_large = graph.written_size(model) > _LARGE_MODEL
+    return not is_large and all(value.dtype not in _HALF_FLOATS for value in values)
 
 
-def _optimize(model: ir.Model, file: Path) -> ir.Model:
+def optimize_by_runtime(model: ir.Model) -> ir.Model:
     """Return the model after the runtime's basic optimizations, which it writes to a file."""
-    try:
-        Session(model, level="basic", optimized_to=file)
-    except ModelError as error:
-        warn_user(f"pre-processing went on without optimization: {error}")
-        return model
-    return graph.load_model(file)
+    with ScratchFolder("optimize") as scratch:
+        file = scratch.path / "optimized.onnx"
+        try:
+            Session(model, level="basic", optimized_to=file)
+        except ModelError as error:
+            warn_user(f"pre-processing went on without optimization: {error}")
+            return model
+        return ir.from_proto(onnx.load(file))
 
 
 def read_external_data(

@@ -18,12 +18,13 @@ from bitwright.compat.quark.algorithms import AlgoConfig, AutoMixprecisionConfig
 from bitwright.compat.quark.config import Config, QConfig, QuantizationConfig, RefusedPreset
 from bitwright.compat.quark.flattening import LEARNING, flatten, step_options
 from bitwright.compat.quark.mixing import choose_layers, distance_of
+from bitwright.compat.quark.simplify import simplify
 from bitwright.compat.vai_q_onnx import static
 from bitwright.compat.vai_q_onnx.enums import read_format, read_type
 from bitwright.compat.vai_q_onnx.options import read_request
 from bitwright.data import Sample, open_data
 from bitwright.errors import DataError, RecipeError
-from bitwright.graph import load_model
+from bitwright.graph import check_destination, load_model
 from bitwright.jobs.opening import input_specs
 from bitwright.numerics.types import BFLOAT16, FLOAT16
 from bitwright.recipe import Recipe, Selection
@@ -164,9 +165,19 @@ def _quantize(
             "extra_options['UseRandomData'] to try things out with random data."
         )
     options = {**_pair_options(config, model), **config.extra_options}
-    arguments = replace(config, extra_options=options).arguments()
     if read_format(config.quant_format)[0] == "extended":
-        arguments["vendor_names"] = "quark"
+        options.setdefault("FoldRelu", False)
+    elif not _is_wide(config):
+        options.pop("FoldRelu", None)  # which only that format reads, and types of 16 bits have it
+    arguments = replace(config, extra_options=options).arguments()
+    if config.optimize_model and not options.get("UseMatMulNBits"):
+        if output is not None:
+            check_destination(output, source=model)
+        simple = simplify(model, options)
+        arguments["optimize_model"] = simple is model
+        model = simple
+        options.pop("FoldBatchNorm", None)
+    arguments["vendor_names"] = "quark"
     return static.quantize_static(model, output, reader, calibration_data_path=path, **arguments)
 
 
@@ -183,24 +194,30 @@ def _pair_options(config: QuantizationConfig, model: Any) -> dict[str, Any]:
     # Operators of blocks stand everywhere there, also between Conv and its activation.
     fused = () if weight.shares_exponent else fused_options(config)
     options |= dict.fromkeys(fused, True)
-    wide = 16 in (weight.bits, read_type(config.activation_type, "activation type").bits)
     if weight in (FLOAT16, BFLOAT16):
         options["AddQDQPairToWeight"] = True  # as there: float weights, which their pairs round
     # Standard pairs of 16 bits begin with opset 21; below, the runtime has its own.
     opset = next((o.version for o in graph_only(model).opset_import if o.domain == ""), 1)
-    if wide and format == "qdq" and 13 <= opset < 21:
+    if _is_wide(config) and format == "qdq" and 13 <= opset < 21:
         options["UseQDQContribOps"] = True
     return options
 
 
+def _is_wide(config: QuantizationConfig) -> bool:
+    types = (config.activation_type, config.weight_type)
+    return 16 in (read_type(given, "number type").bits for given in types)
+
+
 def fused_options(config: QuantizationConfig) -> tuple[str, ...]:
     """Return the options of activations that have no pair before them, where nothing is said."""
-    always = ("RemoveQDQConvLeakyRelu", "RemoveQDQConvPRelu")
     symmetric = config.extra_options.get("ActivationSymmetric") or config.enable_npu_cnn
-    stays = config.extra_options.get("FoldRelu") is False
+    names = ["Relu", "Clip"]
+    stays = config.extra_options.get("FoldRelu") is False and _is_wide(config)
     if not (symmetric or stays) and read_format(config.quant_format)[0] == "qdq":
-        return always  # asymmetric quantizers do what Relu and Clip do
-    return ("RemoveQDQConvRelu", "RemoveQDQConvClip", *always)
+        # Asymmetric quantizers do what those do that are quantized.
+        types = config.op_types_to_quantize
+        names = [name for name in names if types and name not in types]
+    return tuple(f"RemoveQDQConv{name}" for name in (*names, "LeakyRelu", "PRelu"))
 
 
 def quantize_static(

@@ -152,8 +152,9 @@ OPTIONS: dict[str, Row] = {
     "AdjustBiasScale": only(True, "a bias has the scale of its product, or one of its own"),
     "AlignTranspose": only(True, "a Transpose keeps the scale of its input"),
     "AlignReshape": only(True, "a Reshape keeps the scale of its input"),
-    "AlignEltwiseQuantType": only(
-        True, "constants of element-wise ops have the type of activations"
+    "AlignEltwiseQuantType": to(
+        "emulate.constant_operands",
+        lambda what, value: "activation" if read_switch(what, value) else "weight",
     ),
     "BF16QDQToCast": to("emulate.bfloat16_casts"),
     # They also say which number type is meant.

@@ -10,13 +10,13 @@ import onnx
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.api import quantize
-from bitwright.compat.onnxruntime.enums import QuantFormat, QuantType
+from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, QuantType
 from bitwright.compat.onnxruntime.errors import InvalidDataError, raises_builtins
 from bitwright.compat.onnxruntime.override_checks import graph_only
+from bitwright.compat.onnxruntime.ranges import PeerRanges
 from bitwright.compat.onnxruntime.writing import float_model, store_parameters
-from bitwright.compat.options import read_switch
-from bitwright.compat.vai_q_onnx.enums import PowerOfTwoMethod
+from bitwright.compat.options import RecipeParts, read_switch
+from bitwright.compat.vai_q_onnx.enums import PowerOfTwoMethod, read_method
 from bitwright.compat.vai_q_onnx.options import (
     ARGUMENTS,
     OLD_ARGUMENTS,
@@ -28,7 +28,10 @@ from bitwright.compat.vai_q_onnx.values import random_shapes
 from bitwright.compat.vai_q_onnx.weight_only import weight_recipe
 from bitwright.data import RandomData
 from bitwright.errors import DataError, NothingQuantizedError, RecipeError, did_you_mean
-from bitwright.recipe import GPTQ, Recipe
+from bitwright.jobs.calibration import Calibration
+from bitwright.jobs.compute import Compute
+from bitwright.jobs.modes import quantize_model
+from bitwright.recipe import GPTQ, MinMax, Recipe
 from bitwright.support.notices import warn_user
 from bitwright.targets.npu_operations import why_not_fixed
 
@@ -118,7 +121,12 @@ def _quantize(given: dict[str, Any]) -> onnx.ModelProto | None:
     if "opset" in parts.data:
         model = graph.convert_opset(graph.load_model(model), parts.data["opset"])
     recipe = weight_recipe(options or {}, parts.select, "vai_q_onnx")
-    recipe = recipe or to_recipe(parts, "vai_q_onnx")
+    recipe, sketches = recipe or to_recipe(parts, "vai_q_onnx"), parts.data.get("sketches")
+    if given["vendor_names"] == "quark" and recipe.mode == "static":
+        recipe = _with_quark_rules(recipe, parts)
+        sketches = sketches or _calibrator(recipe, parts)
+        if isinstance(sketches, PeerRanges):
+            recipe = recipe.replace(ranges=MinMax())
     data = _data(given, parts.data, recipe)
     _warn_once(parts.notes)
     if parts.asked.get("npu_cnn") or parts.asked.get("npu_transformer"):
@@ -127,15 +135,12 @@ def _quantize(given: dict[str, Any]) -> onnx.ModelProto | None:
     if output is not None:
         graph.check_destination(output, source=model)
     try:
-        result = quantize(
+        result = quantize_model(
             model,
-            data=data,
-            recipe=recipe,
-            limit=parts.data.get("limit"),
-            holdout=False,
-            sketches=parts.data.get("sketches"),
-            providers=given["execution_providers"],
-            device=parts.fine_tune["asked"].device if parts.fine_tune else "cpu",
+            recipe,
+            Calibration(data, parts.data.get("limit"), holdout=False, sketches=sketches),
+            given["execution_providers"],
+            Compute(parts.fine_tune["asked"].device if parts.fine_tune else "cpu"),
         )
     except NothingQuantizedError as error:
         unchanged = float_model(model, error)
@@ -150,6 +155,29 @@ def _quantize(given: dict[str, Any]) -> onnx.ModelProto | None:
     if given["print_summary"]:
         print(result)
     return result.to_proto() if output is None else None
+
+
+def _with_quark_rules(recipe: Recipe, parts: RecipeParts) -> Recipe:
+    """Return the recipe with the rules of today's Quark, which derives from the runtime's tool."""
+    rules = {}
+    if recipe.format != "qoperator" and "constant_operands" not in parts.emulate:
+        rules["constant_operands"] = "weight"
+    # Wider integers are of the extended format there, whose pairs need no newer opset.
+    if recipe.format != "extended" and max(recipe.activation.bits, recipe.weight.bits) <= 8:
+        rules["conventions"] = "onnxruntime"
+    return recipe.replace(emulate=rules)
+
+
+def _calibrator(recipe: Recipe, parts: RecipeParts) -> PeerRanges | None:
+    """Return the runtime's calibrator where it finds more than extremes, as it does there."""
+    method, asked = read_method(parts.asked["method"]), parts.calibration
+    averages = method is CalibrationMethod.MinMax and asked.get("moving_average")
+    known = averages or method in (CalibrationMethod.Percentile, CalibrationMethod.Entropy)
+    if not known or not recipe.activation.needs_range:
+        return None
+    names = {"constant": "averaging_constant", "bins": "num_bins", "levels": "num_quantized_bins"}
+    options = {names.get(key, key): value for key, value in asked.items()}
+    return PeerRanges(CalibrationMethod(method), options, one_by_one=not averages)
 
 
 def _warn_of_open_shapes(model: str | Path | onnx.ModelProto) -> None:

@@ -44,6 +44,8 @@ class TensorMarks:
             factor = self.recipe.place.second_factor if index == 1 and rule.linear else None
             return self._key_of_type(value, node.name or "", factor)
         if index not in rule.weights:
+            if self.recipe.emulate.constant_operands == "weight":
+                return self._mark_constant(node, value, self._weight_type(node), None, 0)
             qtype = self.types.read.get(node.name or "", self.recipe.activation)
             return self._mark_constant(node, value, qtype, None, 0, operand=True)
         override, blocks = self.override_of(value), self._of_node(node).block_size

@@ -60,9 +60,10 @@ def _narrow(
     while queue:
         bound = queue.pop()
         for ref in dict(bound.terms):
-            ends = [[sign * end for end in spans[o]] for o, sign in bound.terms if o != ref]
+            others = [(spans[other], sign) for other, sign in bound.terms if other != ref]
             weight = sum(sign for other, sign in bound.terms if other == ref)
-            least, most = sum(map(min, ends)), sum(map(max, ends))
+            least = sum(sign * span[sign < 0] for span, sign in others)
+            most = sum(sign * span[sign > 0] for span, sign in others)
             low, high = narrower = spans[ref]
             if bound.low is not None:
                 narrower = _at_least(narrower, weight, bound.low - most)

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from onnx import numpy_helper
 from support.language_models import make_block, make_decoder
 from support.language_models import make_samples as make_tokens
 from support.models import make_samples, make_transformer, ops
@@ -13,7 +14,7 @@ from support.models import make_samples, make_transformer, ops
 import bitwright
 from bitwright.compat import nncf
 from bitwright.compat.nncf.errors import InvalidGroupSizeError
-from bitwright.recipe import AWQ, GPTQ, ByLoss, ByPlace, Nearest
+from bitwright.recipe import AWQ, GPTQ, ByPlace, Nearest
 
 MODEL = make_transformer(width=32)
 DATASET = nncf.Dataset(make_samples(MODEL, 4))
@@ -33,13 +34,25 @@ def asked(monkeypatch):
     return lambda **options: (nncf.compress_weights(MODEL, **options), found["recipe"].weights)[1]
 
 
+def stored_types(model):
+    """Return the element type of each stored weight, by its name."""
+    stored = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    pairs = [node for node in model.graph.node if node.op_type == "DequantizeLinear"]
+    return {node.input[0].removesuffix("_quantized"): stored[node.input[0]] for node in pairs}
+
+
 def test_eight_bits_are_those_of_channels():
     model = nncf.compress_weights(MODEL)
-    assert isinstance(model, onnx.ModelProto) and ops(model)["MatMulNBits"] == 6
-    bits = {a.i for n in model.graph.node for a in n.attribute if a.name == "bits"}
-    assert bits == {8}
+    assert isinstance(model, onnx.ModelProto)
+    assert [*stored_types(model).values()] == [onnx.TensorProto.UINT8] * 6
+    axes = {a.i for n in model.graph.node for a in n.attribute if n.op_type == "DequantizeLinear"}
+    assert axes == {-1}  # from the end: the runtime multiplies float activations then
+    weight = numpy_helper.to_array(next(t for t in MODEL.graph.initializer if t.name == "w_q"))
+    scale = next(t for t in model.graph.initializer if t.name == "w_q_scales")
+    width = np.maximum(weight.max(0), 0) - np.minimum(weight.min(0), 0)
+    np.testing.assert_allclose(numpy_helper.to_array(scale), width / 255, rtol=1e-6)
     scope = nncf.IgnoredScope(names=["q_matmul"])
-    assert ops(nncf.compress_weights(MODEL, ignored_scope=scope))["MatMulNBits"] == 5
+    assert len(stored_types(nncf.compress_weights(MODEL, ignored_scope=scope))) == 5
     with pytest.raises(nncf.ValidationError, match="ignored_scope"):
         nncf.compress_weights(MODEL, ignored_scope=nncf.IgnoredScope(names=["no_such"]))
 
@@ -57,38 +70,39 @@ def test_without_a_backup_mode_the_head_stays_float():
         nncf.compress_weights(model, mode=INT4, group_size=16, backup_mode=mode)
         for mode in (nncf.BackupMode.INT8_SYM, nncf.BackupMode.NONE)
     )
-    bits = [
-        {a.i for n in made.graph.node for a in n.attribute if a.name == "bits"}
-        for made in (plain, floats)
-    ]
-    assert bits == [{4, 8}, {4}]
-    assert (
-        ops(floats)["MatMul"] + ops(floats)["Gather"] > ops(plain)["MatMul"] + ops(plain)["Gather"]
-    )
+    types = [set(stored_types(made).values()) for made in (plain, floats)]
+    assert types == [{onnx.TensorProto.INT4, onnx.TensorProto.UINT8}, {onnx.TensorProto.INT4}]
+    assert len(stored_types(floats)) < len(stored_types(plain))
 
 
 def test_data_rounds_weights():
-    model = nncf.compress_weights(MODEL, mode=INT4, group_size=16, dataset=DATASET, gptq=True)
-    assert ops(model)["MatMulNBits"] == 6
+    source = onnx.version_converter.convert_version(MODEL, 17)
+    options = {"mode": INT4, "group_size": 16, "dataset": DATASET}
+    plain, learned = (nncf.compress_weights(source, gptq=gptq, **options) for gptq in (None, True))
+    # Below opset 21 few bits are a product of the runtime.
+    assert ops(plain)["MatMulNBits"] == ops(learned)["MatMulNBits"] == 6
+    assert plain.SerializeToString() != learned.SerializeToString()
 
 
 def test_a_share_of_a_language_model_has_four_bits():
     model = make_decoder()
     with pytest.warns(UserWarning, match="ratio 0.6 goes by place"):
         small = nncf.compress_weights(model, mode=INT4, group_size=16, ratio=0.6)
-    bits = {a.i for n in small.graph.node for a in n.attribute if a.name == "bits"}
-    assert bits == {4, 8}
+    assert set(stored_types(small).values()) == {onnx.TensorProto.INT4, onnx.TensorProto.UINT8}
 
 
 def test_modes_are_bits_and_symmetry(asked):
     plain = asked()
     assert (plain.bits, plain.symmetric, plain.block_size) == (8, False, -1)
-    assert plain.embeddings and plain.rounding == Nearest()
+    assert plain.embeddings and plain.rounding == Nearest(clip=False) and plain.output == "qdq"
     few = asked(mode=INT4)
     assert (few.bits, few.symmetric, few.block_size) == (4, True, 128)
-    assert few.head_bits == few.embedding_bits == 8 and few.mixed is None
+    assert {n: (o.bits, o.symmetric, o.block_size) for n, o in few.overrides.items()} == {
+        "down_matmul": (8, False, -1)  # the last product
+    }
+    assert few.mixed is None
     whole = asked(mode="int4_asym", group_size=-1, all_layers=True, ratio=1.0)
-    assert (whole.symmetric, whole.block_size, whole.head_bits) == (False, -1, None)
+    assert (whole.symmetric, whole.block_size, whole.overrides) == (False, -1, {})
     assert asked(mode="int3_sym").bits == 3
 
 
@@ -107,7 +121,10 @@ def test_methods_by_data(asked):
         advanced_parameters=advanced,
     )
     assert found.rounding == GPTQ(damping=0.05) and found.awq == AWQ() and found.refine == 1
-    assert found.mixed == ByLoss(average_bits=5.0)
+    [last], sizes = found.overrides, {t.name: np.prod(t.dims) for t in MODEL.graph.initializer}
+    wide = sizes[f"w_{last.removesuffix('_matmul')}"]
+    share = wide / sum(size for name, size in sizes.items() if name.startswith("w_"))
+    assert found.mixed.average_bits == pytest.approx(share * 8 + (1 - share) * 5)
 
 
 def test_what_does_nothing_is_warned_of(asked):
@@ -169,18 +186,20 @@ def test_what_has_no_form_is_refused(options, error, sentence):
 def test_a_ratio_is_a_share_of_the_weights_beside_the_head():
     demo = bitwright.load_demo()
     dataset = nncf.Dataset([{"image": image[None]} for image in demo.calibration[:4]])
-    model = onnx.load(demo.model_path)  # it has no other weight than its head
-    assert bits_of(model, dataset, ratio=0.8, group_size=32) == {"classify": 8}
+    # It has no other weight than its head.
+    model = onnx.version_converter.convert_version(onnx.load(demo.model_path), 21)
+    assert [*bits_of(model, dataset, ratio=0.8, group_size=32).values()] == [8]
     found = bits_of(make_block(), nncf.Dataset(make_tokens(4)), ratio=0.5, group_size=16)
-    others = [bits for name, bits in found.items() if "head" not in name]
-    assert found["head/MatMul"] == 8 and others.count(4) == len(others) / 2
+    others = [bits for name, bits in found.items() if "head" not in name and "embed" not in name]
+    [head] = [bits for name, bits in found.items() if "head" in name]
+    assert head == 8 and others.count(4) == len(others) / 2
 
 
 def bits_of(model, dataset, **options):
-    """Return the bits of each product of a compressed model, by the name of its node."""
+    """Return the bits of each weight of a compressed model."""
     small = nncf.compress_weights(model, mode=INT4, dataset=dataset, **options)
-    products = [node for node in small.graph.node if node.op_type == "MatMulNBits"]
-    return {n.name: next(a.i for a in n.attribute if a.name == "bits") for n in products}
+    bits = {onnx.TensorProto.INT4: 4, onnx.TensorProto.UINT8: 8, onnx.TensorProto.INT8: 8}
+    return {name: bits[kind] for name, kind in stored_types(small).items()}
 
 
 @pytest.mark.parametrize("size", [8, 24])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from support.models import (
     build,
@@ -45,12 +46,12 @@ def test_initializers_among_the_inputs_become_constants_or_stay():
 
 
 @option("FoldBatchNorm", "SimplifyModel", "FillAllValueInfo", "CopyBiasInit", "TmpDir")
-@option("QuantizeFP16", "UseFP32Scale", "RefineBlockAxis", "AlignEltwiseQuantType", "BF16WithClip")
+@option("QuantizeFP16", "UseFP32Scale", "RefineBlockAxis", "BF16WithClip")
 @option("AlignTranspose", "AlignReshape", "LWPUseHistogram", "CLEBalanceMethod")
 def test_what_happens_anyway_may_be_asked_for(tmp_path):
     switches = (
         "FoldBatchNorm SimplifyModel FillAllValueInfo QuantizeFP16 UseFP32Scale RefineBlockAxis "
-        "AlignEltwiseQuantType AlignTranspose AlignReshape LWPUseHistogram BF16WithClip"
+        "AlignTranspose AlignReshape LWPUseHistogram BF16WithClip"
     ).split()
     asked = {**dict.fromkeys(switches, True), "CLEBalanceMethod": "max", "TmpDir": tmp_path}
     model = make_cnn()
@@ -60,6 +61,22 @@ def test_what_happens_anyway_may_be_asked_for(tmp_path):
     for key in set(switches) - {"SimplifyModel"}:
         with pytest.raises(RecipeError, match=f"{key}' must be True, not False: .+"):
             read_options({key: False})
+
+
+@option("AlignEltwiseQuantType")
+def test_constants_of_sums_have_the_type_of_activations_or_of_weights():
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[1, 4] x) => (float[1, 4] y) <float[4] one = {1.0, 2.0, 3.0, 4.0}> {
+            y = Add(x, one)
+        }
+    """)
+    kinds = []
+    for aligned in (True, False):
+        made = quantize_vai(model, {"AlignEltwiseQuantType": aligned})
+        types = {tensor.name: tensor.data_type for tensor in made.graph.initializer}
+        kinds.append(types["one_quantized"])
+    assert kinds == [onnx.TensorProto.UINT8, onnx.TensorProto.INT8]
 
 
 @option("ConvertOpsetVersion")

@@ -24,7 +24,7 @@ from bitwright.compat.nncf.quantization.advanced_parameters import AdvancedCompr
 from bitwright.compat.nncf.quantization.translation import whole_model
 from bitwright.compat.nncf.scopes import IgnoredScope, naming_the_scope, selection_of
 from bitwright.errors import NothingQuantizedError
-from bitwright.graph import constant_tensor, iter_values, load_model, normalize
+from bitwright.graph import constant_tensor, iter_values, load_model, normalize, opset_of
 from bitwright.recipe import AWQ, GPTQ, ByLoss, ByPlace, Nearest, Recipe, WeightOnly, WeightOverride
 from bitwright.support.notices import warn_user
 
@@ -78,7 +78,7 @@ def compress_weights(
     >>> from bitwright.compat import nncf
     >>> small = nncf.compress_weights(onnx.load(bitwright.load_demo().model_path))
     >>> small.graph.node[-1].op_type
-    'MatMulNBits'
+    'Gemm'
     """
     return _compress(dict(locals()))
 
@@ -91,9 +91,7 @@ def _compress(given: Mapping[str, Any]) -> onnx.ModelProto:
     scope, dataset = given["ignored_scope"], given["dataset"]
     data = None if dataset is None else list(first_inputs(dataset, given["subset_size"]))
     source = whole_model(given["model"], advanced.backend_params)
-    weights = _weights(given, advanced)
-    if _has_stacked_weights(source):
-        weights = weights.replace(output="qdq")
+    weights = _weights(given, advanced, source)
     recipe = Recipe(name="nncf", mode="weight-only", weights=weights, select=selection_of(scope))
     if given["backup_mode"] == BackupMode.NONE:
         recipe = _with_float_backup(recipe, source)
@@ -109,7 +107,21 @@ def _compress(given: Mapping[str, Any]) -> onnx.ModelProto:
     except NothingQuantizedError as error:
         warn_user(f"the model stays as it is: {error}")
         return ir.to_proto(load_model(source))
-    return ir.to_proto(result.model)
+    return _with_last_axes(ir.to_proto(result.model))
+
+
+def _with_last_axes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Count the axes of products' scales from the end, as there.
+
+    ONNX Runtime takes axis 1 for an n-bit product, whose inputs it rounds to eight bits: 1 dB less.
+    """
+    for node in model.graph.node:
+        attributes = {attribute.name: attribute for attribute in node.attribute}
+        if node.op_type == "DequantizeLinear" and "block_size" not in attributes:
+            axis = attributes.get("axis")
+            if axis is not None and axis.i == 1:
+                axis.i = -1
+    return model
 
 
 def _with_float_backup(recipe: Recipe, source: Any) -> Recipe:
@@ -123,14 +135,19 @@ def _with_float_backup(recipe: Recipe, source: Any) -> Recipe:
     return recipe.replace(weights={"overrides": overrides})
 
 
-def _weights(given: Mapping[str, Any], advanced: AdvancedCompressionParameters) -> WeightOnly:
+def _weights(
+    given: Mapping[str, Any], advanced: AdvancedCompressionParameters, source: Any
+) -> WeightOnly:
     """Return how weights are stored; options that have no form here are refused, or warned of."""
     _refuse_unsupported(given, advanced)
     _warn_of_differences(given, advanced)
     bits, symmetric = _MODES[CompressWeightsMode(given["mode"])]
     has_data = given["dataset"] is not None
-    backup = None if given["all_layers"] else _BACKUP_BITS
     in_groups = bits != _BACKUP_BITS
+    model = load_model(source)
+    normalize(model)
+    # Fewer bits have a DequantizeLinear from opset 21 on, before that products of the runtime.
+    in_products = in_groups and opset_of(model) < 21 and not _has_stacked_weights(model)
     damping, size = advanced.gptq_params.damp_percent, given["group_size"] or 128
     if size != -1 and size < 2:
         raise InvalidGroupSizeError(
@@ -140,15 +157,28 @@ def _weights(given: Mapping[str, Any], advanced: AdvancedCompressionParameters) 
         bits=bits,
         symmetric=symmetric,
         block_size=size if in_groups else -1,
-        output="matmul-nbits" if size in _KERNEL_SIZES else "qdq",
-        rounding=GPTQ(damping=damping) if given["gptq"] else Nearest(),
+        output="matmul-nbits" if in_products and size in _KERNEL_SIZES else "qdq",
+        rounding=GPTQ(damping=damping) if given["gptq"] else Nearest(clip=False),
         awq=AWQ() if given["awq"] and has_data else None,
         refine=1 if given["scale_estimation"] else 0,
         embeddings=True,
-        embedding_bits=backup,
-        head_bits=backup,
+        overrides=_wide_layers(model) if in_groups and not given["all_layers"] else {},
         mixed=_mixed(bits, given["ratio"], has_data) if in_groups else None,
     )
+
+
+def _wide_layers(model: ir.Model) -> dict[str, WeightOverride]:
+    """Return the layers that have eight bits where others have fewer: tables, the last product."""
+    nodes = [
+        node
+        for node in model.graph.all_nodes()
+        if node.op_type in ("Gather", "Gemm", "MatMul")
+        and any(constant_tensor(value) is not None for value in node.inputs[:2])
+    ]
+    wide = [node for node in nodes if node.op_type == "Gather"]
+    wide += [node for node in nodes if node.op_type != "Gather"][-1:]
+    eight = WeightOverride(bits=_BACKUP_BITS, symmetric=False, block_size=-1)
+    return {node.name or "": eight for node in wide}
 
 
 def _warn_of_differences(given: Mapping[str, Any], advanced: AdvancedCompressionParameters) -> None:
@@ -174,7 +204,7 @@ def _with_head_in_budget(recipe: Recipe, source: Any) -> Recipe:
 
     mixed = recipe.weights.mixed
     wanted = mixed.average_bits if isinstance(mixed, ByLoss) else None
-    if not isinstance(mixed, ByLoss) or wanted is None or recipe.weights.head_bits is None:
+    if not isinstance(mixed, ByLoss) or wanted is None or not recipe.weights.overrides:
         return recipe
     plain = {"mixed": None, "awq": None, "refine": 0, "rounding": Nearest()}
     plan = api.make_plan(source, recipe=recipe.replace(weights=plain), progress=False)
@@ -233,10 +263,8 @@ def _refuse_unsupported(given: Mapping[str, Any], advanced: AdvancedCompressionP
         raise ParameterNotSupportedError("scale_estimation and gptq look at data; give a dataset.")
 
 
-def _has_stacked_weights(source: Any) -> bool:
+def _has_stacked_weights(model: ir.Model) -> bool:
     """Whether a product reads several matrices at once, for which there is no n-bit kernel."""
-    model = load_model(source)
-    normalize(model)
     products = (node for node in model.graph.all_nodes() if node.op_type == "MatMul")
     constants = (constant_tensor(node.inputs[1]) for node in products)
     return any(each is not None and len(each.shape) > 2 for each in constants)
