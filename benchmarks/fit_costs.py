@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
@@ -33,7 +34,6 @@ from bitwright._version import __version__  # noqa: E402
 from bitwright.assess.bench.profile import Event, NodeTime, Profile, read_events  # noqa: E402
 from bitwright.jobs.cost_table import (  # noqa: E402
     Timing,
-    agreement,
     fast_runs,
     fit_costs,
     make_table,
@@ -48,6 +48,15 @@ _ROUNDS = 5
 _LEAST = 0.3
 """Microseconds below which a time is nothing but the profiler's own."""
 _CHAINS = (1, 64)
+
+
+def agreement(table: CostTable, timings: list[Timing]) -> dict[str, list[float]]:
+    """Return kernel -> estimated / measured time of each of its nodes."""
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for work, us in timings:
+        if work.kernel != "fused":
+            ratios[work.kernel].append(table.time(work) / us)
+    return dict(ratios)
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ from bitwright.assess.bench.profile import NodeTime, Profile
 from bitwright.decide.placement.kernels import KERNELS
 from bitwright.jobs.cost_table import (
     Timing,
-    agreement,
     fast_runs,
     fit_costs,
     make_table,
@@ -135,12 +134,6 @@ def test_a_table_says_of_which_machine_it_is(tmp_path):
     assert table.kernels == {"fused": Cost(), "view": Cost(call=2.0)}
     write_costs(table, tmp_path / "table.json")
     assert read_costs(tmp_path / "table.json") == table
-
-
-def test_agreement_is_the_estimate_over_the_measurement():
-    timing = Timing(Work("view"), 2.0)
-    table = make_table([timing])
-    assert agreement(table, [Timing(Work("view"), 4.0)]) == {"view": [0.5]}
 
 
 def test_a_few_nets_are_measured_for_real(nets):

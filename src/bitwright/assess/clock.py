@@ -265,7 +265,9 @@ def time_models(
     fewest `however_long` they are, or returns None.
     Models that are opened quickly are opened anew for each round.
     """
-    elapsed = threads is None or _runs_elsewhere(providers)
+    # Where a run is not told by the time that this process works; Windows counts in 16 ms.
+    elsewhere = sys.platform == "win32" or bool(set(providers or ()) - {"CPUExecutionProvider"})
+    elapsed = threads is None or elsewhere
     runners: list[_Runner] = []
     for model, sample in zip(models, samples, strict=True):
         runners.append(_Runner(model, sample, threads, providers, elapsed))
@@ -315,12 +317,6 @@ def read_clocks(
     """
     first, *others = zip(*rounds, strict=True)
     return [read_clock(list(zip(first, other, strict=True)), threads, apart) for other in others]
-
-
-def _runs_elsewhere(providers: Sequence[str] | None) -> bool:
-    """Whether what a run takes is not told by the time that this process works."""
-    # Windows counts that in steps of 16 ms.
-    return sys.platform == "win32" or bool(set(providers or ()) - {"CPUExecutionProvider"})
 
 
 class _Runner:

@@ -316,12 +316,6 @@ def unseen_samples(prepared: Prepared, calibration: Calibration) -> Evaluation:
     return Evaluation(take_samples(prepared, calibration), unseen=True)
 
 
-def measured_samples(prepared: Prepared, calibration: Calibration) -> list[Sample]:
-    """Return the samples that only measure a result: all of them, up to the limit if given."""
-    limited = replace(calibration, limit=calibration.limit or EVALUATION_SAMPLES)
-    return list(limited.open(prepared.model))
-
-
 def keep_data(prepared: Prepared, calibration: Calibration) -> Calibration:
     """Return the data, which must be given, in a form that two passes can read."""
     require_data(prepared.recipe, calibration)

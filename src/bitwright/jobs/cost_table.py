@@ -154,15 +154,6 @@ def _solve_non_negative(matrix: F64, target: F64) -> F64:
     return best
 
 
-def agreement(table: CostTable, timings: Iterable[Timing]) -> dict[str, list[float]]:
-    """Return kernel -> estimated / measured time of each of its nodes."""
-    ratios: dict[str, list[float]] = defaultdict(list)
-    for work, us in timings:
-        if work.kernel != "fused":
-            ratios[work.kernel].append(table.time(work) / us)
-    return dict(ratios)
-
-
 def _node_overhead() -> float:
     """Return the microseconds that a node takes beyond what the profiler says; mostly negative.
 

@@ -19,7 +19,7 @@ from bitwright.decide.ops import OPERATORS
 from bitwright.errors import ArgumentError, PlanError, RecipeError
 from bitwright.graph.constants import input_at, is_constant
 from bitwright.jobs.opening import open_model
-from bitwright.numerics.types import QTYPES, QType
+from bitwright.numerics.types import QTYPES
 from bitwright.plan import Parameters, QuantPlan
 from bitwright.recipe import Override, Recipe
 from bitwright.support.files import read_parsed, write_file
@@ -64,7 +64,7 @@ def _encode(name: str, found: Parameters, version: Version) -> Any:
     qtype, scales = found.qtype, np.asarray(found.scale, np.float64).reshape(-1)
     zeros = np.broadcast_to(np.asarray(found.zero_point, np.int64).reshape(-1), scales.shape)
     offsets = (int(qtype.lowest) - zeros).tolist()
-    symmetric = _is_symmetric(qtype, zeros)
+    symmetric = bool(np.all(zeros == (0 if qtype.signed else (int(qtype.highest) + 1) // 2)))
     if version == "1.0.0":
         return {
             "name": name,
@@ -88,11 +88,6 @@ def _encode(name: str, found: Parameters, version: Version) -> Any:
         }
         for scale, offset in zip(scales.tolist(), offsets, strict=True)
     ]
-
-
-def _is_symmetric(qtype: QType, zeros: np.ndarray) -> bool:
-    middle = 0 if qtype.signed else (int(qtype.highest) + 1) // 2
-    return bool(np.all(zeros == middle))
 
 
 def read_overrides(

@@ -87,7 +87,10 @@ def open_quantized(prepared: Prepared, planned: Planned, *, checked: bool = True
     What is only tried out need not be `checked` beside what the runtime refuses.
     """
     plan, quantized = _emit(prepared, planned, checked=checked)
-    if bare := _ops_without_body(quantized):
+    nodes = quantized.graph.all_nodes()
+    vendors = [node for node in nodes if node.domain in (VENDOR_DOMAIN, QUARK_DOMAIN)]
+    left = {node.op_type for node in vendors if node.op_identifier() not in quantized.functions}
+    if bare := sorted(left):  # what the model leaves to the runtime
         note = (
             f"not run or measured here: {' and '.join(bare)} have no body "
             "(place.portable is off), so only a runtime that knows them can run the model"
@@ -280,15 +283,3 @@ def sign_model(quantized: ir.Model, plan: QuantPlan) -> None:
         quantized.metadata_props[TRAINED] = "true"
     graph.stamp_versions(quantized)
     graph.check_model(quantized)
-
-
-def _ops_without_body(model: ir.Model) -> list[str]:
-    """Return the vendor's operators that the model leaves to the runtime."""
-    return sorted(
-        {
-            node.op_type
-            for node in model.graph.all_nodes()
-            if node.domain in (VENDOR_DOMAIN, QUARK_DOMAIN)
-            and node.op_identifier() not in model.functions
-        }
-    )

@@ -219,20 +219,15 @@ def _find_layers(
             left[node.name or ""] = "its weight has blocks, or scales of another tensor"
         elif not parameters.qtype.is_integer or parameters.qtype.bits > 8:
             left[node.name or ""] = f"its weight is {parameters.qtype}"
-        elif axis is not None and axis != _output_axis(node):
+        elif axis is not None and axis != (
+            0 if node.op_type == "Conv" or node.attributes.get_int("transB", 0) == 1 else 1
+        ):
             left[node.name or ""] = "its scales are not those of outputs"
         else:
             tensor = biases.get(node.name or "")
             bias = None if tensor is None else tensor.numpy()
             layers[node.name or ""] = _Layer(node, constant, bias)
     return layers, left
-
-
-def _output_axis(node: ir.Node) -> int:
-    """Return along which axis of a weight its outputs lie."""
-    if node.op_type == "Conv":
-        return 0
-    return 0 if node.attributes.get_int("transB", 0) == 1 else 1
 
 
 def _notes(gains: list[float], left: Mapping[str, str]) -> list[str]:

@@ -8,7 +8,7 @@ prepares and equalizes it is `open_model`, once for all that a job does with it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -18,12 +18,12 @@ from bitwright.decide.layout.entries import Layout
 from bitwright.decide.layout.static import lay_out
 from bitwright.decide.planner import decide
 from bitwright.jobs.calibration import (
+    EVALUATION_SAMPLES,
     Calibrated,
     Calibration,
     Evaluation,
     calibrate,
     keep_data,
-    measured_samples,
     random_data_notes,
     unseen_samples,
 )
@@ -105,7 +105,8 @@ def apply_static(
         decided = Decided(prepared, Calibrated(), plan)
         planned = round_weights(decided, calibration, compute)
     elif calibration.data is not None:
-        planned = Planned(plan, evaluation=Evaluation(measured_samples(prepared, calibration)))
+        limited = replace(calibration, limit=calibration.limit or EVALUATION_SAMPLES)
+        planned = Planned(plan, evaluation=Evaluation(list(limited.open(prepared.model))))
     written = emit_model(prepared, planned, measured=bool(planned.evaluation))
     return assess_model(prepared, written, planned.evaluation)
 

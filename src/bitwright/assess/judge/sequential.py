@@ -23,7 +23,6 @@ from bitwright.support import counted, plain_fields
 Verdict = Literal["pass", "fail", "open"]
 """Within the limit, beyond it, or not to be told yet."""
 
-CONFIDENCE = 0.95
 _Z_975 = 1.96
 """One-sided 97.5 % quantile of the normal distribution: both tails leave 95 %."""
 _Z_90 = 1.2816

@@ -67,20 +67,15 @@ def _nodes(subject: ReportSubject, keys: Mapping[str, int]) -> list[dict[str, An
 def _node(node: ReportNode, keys: Mapping[str, int], regained: float | None) -> dict[str, Any]:
     said = ("name", "op", "depth", "reason", "unmeasured", "output", "reads")
     errors = {"error": "max_error", "energy": "local_sqnr"}
+    named = [[name, op] for name, op in node.in_file]  # unless it is just that one node
     return {
         **_fields(node.measured, *said, "sqnr", "cosine", "saturated", "used", **errors),
         **_fields(node, "alone", "quantized", "sizes"),
-        "file": _in_file(node),
+        "file": [] if named == [[node.measured.name, node.measured.op]] else named,
         "facts": [list(fact) for fact in node.facts],
         "regained": _number(regained),
         "tensors": [[label, keys[key]] for label, key in node.tensors if key in keys],
     }
-
-
-def _in_file(node: ReportNode) -> list[list[str]]:
-    """Return (name, op) of its nodes in the given file, unless it is just that one node."""
-    named = [[name, op] for name, op in node.in_file]
-    return [] if named == [[node.measured.name, node.measured.op]] else named
 
 
 def _sensitivity(subject: ReportSubject) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -124,24 +124,12 @@ def _short(value: Any) -> float:
     return float(f"{float(value):.6g}")
 
 
-class Sketch(Protocol):
-    """What was observed of an activation; `TensorSketch` is the usual one."""
-
-    low: float
-    high: float
-
-    def values(self) -> Array:
-        """Return the bfloat16 values that occurred, ascending."""
-
-    def counts(self) -> Array:
-        """Return how often each of them did."""
-
-
 @dataclass(slots=True)
 class Views:
     """Makes the view of each tensor once, however many nodes it belongs to."""
 
-    sketches: Mapping[str, Sketch]
+    sketches: Mapping[str, Any]
+    """What was observed of activations, each a `TensorSketch`."""
     weight: Callable[[str], Array | None]
     methods: Mapping[str, str | None]
     saturation: Mapping[str, tuple[float, float]] = field(default_factory=dict)

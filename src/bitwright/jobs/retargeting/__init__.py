@@ -117,7 +117,8 @@ def _wanted_byte(model: ir.Model, target: Target) -> Byte | None:
     """Return the 8-bit type that activations have to be moved to; None: they stay as they are."""
     view = QuantizedView(model)
     used = {q.stored_type for q in view.of_role("activation") if q.stored_type is not None}
-    used |= {value.dtype for value in _integer_values(model) if value.dtype is not None}
+    read = (node.inputs[0] for node in model.graph if node.op_type.startswith("QLinear"))
+    used |= {value.dtype for value in read if value is not None and value.dtype is not None}
     signed, unsigned = ir.DataType.INT8 in used, ir.DataType.UINT8 in used
     for rule in read_rules(target).values():
         if isinstance(rule, Tensors) and rule.asks == "one_reader" and "int8" in rule.types:
@@ -129,12 +130,6 @@ def _wanted_byte(model: ir.Model, target: Target) -> Byte | None:
             if unsigned and "uint8" not in rule.types and "int8" in rule.types:
                 return "int8"
     return None
-
-
-def _integer_values(model: ir.Model) -> list[ir.Value]:
-    """Return what integer operators read as activations."""
-    found = (node.inputs[0] for node in model.graph if node.op_type.startswith("QLinear"))
-    return [value for value in found if value is not None]
 
 
 def _float_biases(model: ir.Model) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import onnx_ir as ir
 
@@ -15,10 +15,6 @@ from bitwright.plan import QuantPlan
 from bitwright.recipe import Purpose
 from bitwright.support import Section, Summarized, check_arguments, plain_fields
 from bitwright.support.wording import show_bytes, show_milliseconds
-
-State = Literal["int8", "a16", "w4", "w8", "float"]
-"""What a unit is: as it was planned, with 16-bit activations, with weights of 4 or 8 bits, or in
-float."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,8 @@ from bitwright.jobs.weight_only.rounding import (
     task_rounder,
 )
 from bitwright.jobs.weight_only.work import WeightWork
-from bitwright.numerics import NUMPY, Arrays, QuantizedBlocks
+from bitwright.numerics import NUMPY, QuantizedBlocks
 from bitwright.plan import QuantPlan, Smoothing
-from bitwright.recipe import WeightOnly
 from bitwright.rounding.store import BlockStore
 from bitwright.run import LayerwiseRun, PartOpener, run_side_by_side
 from bitwright.support import Array, Workers, counted
@@ -107,18 +106,10 @@ class _Rounding:
     unreached: list[str] = field(default_factory=list)
     """Weights that no sample reached."""
 
-    @property
-    def _options(self) -> WeightOnly:
-        return self.plan.recipe.weights
-
-    @property
-    def _xp(self) -> Arrays:
-        return self.work.xp
-
     def rounded(self) -> Iterator[tuple[str, QuantizedBlocks]]:
         """Yield each weight that is not in the store, in which it must be before the next."""
         weights = planned_weights(self.work.prepared.model, self.plan, self.branches.model)
-        needs_data = self._options.needs_data
+        needs_data = self.plan.recipe.weights.needs_data
         groups = _by_source(w for w in weights if needs_data or w.plan.rounding.needs_data)
         if groups and self.branches.samples is None:
             method = next(iter(groups.values()))[0].plan.rounding
@@ -132,11 +123,11 @@ class _Rounding:
         unseen = [w for w in weights if w.name not in observed and w.name not in self.store]
         # Of a branch that no sample took.
         self.unreached.extend(w.name for w in unseen if w.plan.rounding.needs_data)
-        if self._xp is NUMPY:
+        if self.work.xp is NUMPY:
             yield from self.workers.map(make_tasks(unseen, None))
         else:
             for weight in unseen:
-                yield weight.name, round_weight(weight, self._options, self._xp)
+                yield weight.name, round_weight(weight, self.plan.recipe.weights, self.work.xp)
         if groups:
             yield from self._by_inputs(groups)
 
@@ -144,7 +135,7 @@ class _Rounding:
         self, groups: Mapping[str, Sequence[PlannedWeight]]
     ) -> Iterator[tuple[str, QuantizedBlocks]]:
         """Yield weights by the inputs of their layers, which the model is run for."""
-        options, xp, samples = self._options, self._xp, self.branches.samples
+        options, xp, samples = self.plan.recipe.weights, self.work.xp, self.branches.samples
         assert samples is not None
         model, beside = self.branches.model, bool(options.error_propagation)
         starts = _starts(model, groups)
@@ -180,9 +171,9 @@ class _Rounding:
             if not missing:
                 yield inputs, missing, None
                 continue
-            once = is_factored_once(missing, self._options)
+            once = is_factored_once(missing, self.plan.recipe.weights)
             moments = InputMoments(
-                inputs, source, missing[0].shape[0], self._xp, floats=floats, factored_once=once
+                inputs, source, missing[0].shape[0], self.work.xp, floats=floats, factored_once=once
             )
             if not moments.seen:
                 self.unreached.extend(weight.name for weight in missing)
