@@ -4,8 +4,7 @@ import pytest
 import typer
 
 from bitwright.cli import main
-from bitwright.cli.app import _make_app
-from bitwright.cli.short_help import EVERY_OPTION
+from bitwright.cli.app import EVERY_OPTION, _make_app
 
 
 def letters(text):

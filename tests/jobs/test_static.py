@@ -14,8 +14,7 @@ from bitwright import load_recipe
 from bitwright.errors import DataError, RecipeError
 from bitwright.jobs import static
 from bitwright.jobs.calibration import Calibrated, Calibration, Evaluation
-from bitwright.jobs.compute import ON_CPU, Compute
-from bitwright.jobs.opening import Prepared, open_model
+from bitwright.jobs.opening import ON_CPU, Compute, Prepared, open_model
 from bitwright.jobs.output import Planned, Written
 from bitwright.jobs.static import Decided, make_static_plan, plan_static, quantize_static
 from bitwright.recipe import Recipe, SmoothQuant

@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from bitwright.run import Session
-from bitwright.run.arena import give_back_memory
+from bitwright.run.session import give_back_memory
 
 NUMBERS = 25_000_000
 BYTES = 4 * NUMBERS
@@ -51,7 +51,7 @@ def test_what_is_still_read_stays_as_it_is(doubling):
 def test_where_nothing_was_shared_no_session_is_opened():
     script = (
         "import onnxruntime as ort\n"
-        "from bitwright.run.arena import give_back_memory\n"
+        "from bitwright.run.session import give_back_memory\n"
         "ort.InferenceSession = None\n"
         "give_back_memory()\n"
     )

@@ -9,9 +9,8 @@ import numpy as np
 from bitwright import load_recipe
 from bitwright.assess import NodeSensitivity, OutputComparison, Proposal, Sensitivity
 from bitwright.assess.comparison.results import NodeComparison
-from bitwright.assess.report.histograms import Histogram
 from bitwright.assess.report.subject import ReportNode, ReportSubject, SuggestedFix
-from bitwright.assess.report.views import TensorView, channel_peaks
+from bitwright.assess.report.views import Histogram, TensorView, channel_peaks
 from bitwright.plan import NodePlan, QuantPlan
 from bitwright.recipe import Recipe
 

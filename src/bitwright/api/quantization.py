@@ -16,9 +16,9 @@ from bitwright.data import Transform, paths_of
 from bitwright.errors import ArgumentError, RecipeError
 from bitwright.graph import ModelSource
 from bitwright.jobs.calibration import Calibration
-from bitwright.jobs.compute import Compute
 from bitwright.jobs.folder_data import with_configuration_beside
 from bitwright.jobs.modes import apply_to_model
+from bitwright.jobs.opening import Compute
 from bitwright.jobs.placing import with_purpose
 from bitwright.jobs.quantization import (
     QuantizeRequest,

@@ -31,7 +31,6 @@ from .judge import Interval as Interval
 from .judge import Judge as Judge
 from .judge import Judgement as Judgement
 from .judge import OutputJudgement as OutputJudgement
-from .judge.bootstrap import share_interval as share_interval
 from .judge.judgement import combine_losses as combine_losses
 from .judge.kinds import choose_kind as choose_kind
 from .judge.kinds import class_axis as class_axis
@@ -40,6 +39,7 @@ from .judge.noise import Noise as Noise
 from .judge.perplexity import Perplexity as Perplexity
 from .judge.sequential import Drop as Drop
 from .judge.sequential import Verdict as Verdict
+from .judge.sequential import share_interval as share_interval
 from .outputs import OutputComparison as OutputComparison
 from .outputs import TotalError as TotalError
 from .outputs import compare_outputs as compare_outputs

@@ -12,32 +12,17 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from bitwright._version import __version__
-from bitwright.cli.apply import apply_command
-from bitwright.cli.bench import bench_command
-from bitwright.cli.check import check_command
 from bitwright.cli.common import CommonOptions
-from bitwright.cli.compare import compare_command
-from bitwright.cli.demo import demo_command
 from bitwright.cli.groups import expand_groups, make_group, options_of
-from bitwright.cli.inspect import inspect_command
-from bitwright.cli.plan import plan_command
-from bitwright.cli.preprocess import preprocess_command
-from bitwright.cli.publish import publish_command
-from bitwright.cli.quantize import quantize_command
-from bitwright.cli.recipes import recipes_command
-from bitwright.cli.report import report_command
-from bitwright.cli.retarget import retarget_command
-from bitwright.cli.sensitivity import sensitivity_command
 from bitwright.cli.short_help import Overview, with_short_help
 from bitwright.cli.stopping import Stopping
-from bitwright.cli.tune import tune_command
-from bitwright.cli.verify import verify_command
 from bitwright.errors import ArgumentError, BitwrightError, OutputError
 from bitwright.support import find_memory_shortage, indented, printable
 
@@ -50,23 +35,13 @@ _LOGGER = logging.getLogger(__name__)
 _UsageError: Any = typer.BadParameter.__bases__[0]
 
 _COMMANDS: dict[str, Callable[..., None]] = {
-    "quantize": quantize_command,
-    "tune": tune_command,
-    "publish": publish_command,
-    "check": check_command,
-    "plan": plan_command,
-    "apply": apply_command,
-    "compare": compare_command,
-    "sensitivity": sensitivity_command,
-    "report": report_command,
-    "inspect": inspect_command,
-    "verify": verify_command,
-    "retarget": retarget_command,
-    "bench": bench_command,
-    "preprocess": preprocess_command,
-    "recipes": recipes_command,
-    "demo": demo_command,
+    name: getattr(import_module(f"bitwright.cli.{name}"), f"{name}_command")
+    for name in (
+        "quantize tune publish check plan apply compare sensitivity report inspect verify retarget "
+        "bench preprocess recipes demo"
+    ).split()
 }
+"""The commands in the order of the help, each in a file of its name."""
 
 
 def run(arguments: Sequence[str] | None, stopping: Stopping) -> int:

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from bitwright.decide.left_float import leave_float
 from bitwright.decide.validation import check_plan
 from bitwright.jobs.calibration import Calibration
-from bitwright.jobs.compute import ON_CPU, Compute
-from bitwright.jobs.opening import Prepared, open_model
+from bitwright.jobs.opening import ON_CPU, Compute, Prepared, open_model
 from bitwright.jobs.result import Result
 from bitwright.jobs.static import apply_static, make_static_plan, quantize_static
 from bitwright.plan import QuantPlan

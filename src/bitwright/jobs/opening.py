@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -31,6 +32,29 @@ from bitwright.rounding.planned import RoundOnce
 from bitwright.run import Session, upgrade_opset
 from bitwright.support import counted, logged
 from bitwright.targets.npu_operations import why_not_fixed
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """The device of heavy arithmetic, and the folder that keeps what it has finished."""
+
+    device: str = "cpu"
+    work: str | Path | None = None
+
+    def refuse_for_plain_rounding(self) -> None:
+        """Refuse options that a job without such arithmetic would ignore."""
+        if self.work is not None:
+            raise RecipeError(
+                "a work folder is for weight-only recipes and fine-tuning; leave it out."
+            )
+        if self.device != "cpu":
+            raise RecipeError(
+                f"the device {self.device!r} is for weight-only recipes and fine-tuning; leave it "
+                "out."
+            )
+
+
+ON_CPU = Compute()
 
 
 @dataclass(frozen=True, kw_only=True)

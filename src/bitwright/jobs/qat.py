@@ -14,8 +14,7 @@ from bitwright.decide.layout.trained import lay_out_trained, trained_recipe
 from bitwright.decide.planner import decide
 from bitwright.errors import ModelError, RecipeError, did_you_mean
 from bitwright.jobs.calibration import Calibration
-from bitwright.jobs.compute import ON_CPU
-from bitwright.jobs.opening import Prepared, open_model, upgrade_for
+from bitwright.jobs.opening import ON_CPU, Prepared, open_model, upgrade_for
 from bitwright.jobs.result import Result
 from bitwright.jobs.smoothing import apply_factors
 from bitwright.jobs.static import apply_static

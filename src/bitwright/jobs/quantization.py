@@ -12,10 +12,9 @@ from bitwright import graph
 from bitwright.data import RandomData, fingerprint_data, paths_of
 from bitwright.errors import ArgumentError, OutputError, RecipeError
 from bitwright.jobs.calibration import Calibration
-from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.decision_log import log_decisions
 from bitwright.jobs.modes import mode_of
-from bitwright.jobs.opening import Prepared, open_model
+from bitwright.jobs.opening import ON_CPU, Compute, Prepared, open_model
 from bitwright.jobs.placing import leave_slower_float, plan_all_float
 from bitwright.jobs.result import Result
 from bitwright.jobs.timing import time_result

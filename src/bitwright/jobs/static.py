@@ -27,8 +27,7 @@ from bitwright.jobs.calibration import (
     random_data_notes,
     unseen_samples,
 )
-from bitwright.jobs.compute import ON_CPU, Compute
-from bitwright.jobs.opening import Prepared
+from bitwright.jobs.opening import ON_CPU, Compute, Prepared
 from bitwright.jobs.output import Planned, assess_model, emit_model
 from bitwright.jobs.placing import place_by_cost, plan_all_float
 from bitwright.jobs.result import Result

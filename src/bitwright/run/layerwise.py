@@ -20,9 +20,8 @@ import numpy as np
 import onnx_ir as ir
 
 from bitwright.errors import DataError
-from bitwright.run.arena import give_back_memory
 from bitwright.run.part import Extractor, Part, cut_model
-from bitwright.run.session import Session
+from bitwright.run.session import Session, give_back_memory
 from bitwright.run.spool import Rows, SharedRow, Spool
 from bitwright.support import Array, Closing, count_cores, default_threads
 

@@ -15,22 +15,22 @@ from bitwright.targets import CPU, NPU_CNN, Target, find_target
 from bitwright.targets.host import detect_cpu, on_host
 from bitwright.targets.target import Consequence
 from bitwright.verification.arithmetic import check_accumulators, check_saturation
-from bitwright.verification.findings import Facts, Finding, Residence, Verification
-from bitwright.verification.form import (
+from bitwright.verification.checks import (
+    check_biases,
     check_domains,
     check_form,
+    check_limits,
     check_node_order,
     check_pairs,
     check_quantized,
-)
-from bitwright.verification.npu import (
-    check_limits,
     check_shapes,
+    lost_scales,
     odd_scales,
     other_types,
+    other_zero_points,
     several_scales,
 )
-from bitwright.verification.parameters import check_biases, lost_scales, other_zero_points
+from bitwright.verification.findings import Facts, Finding, Residence, Verification
 from bitwright.verification.partitions import find_residence
 from bitwright.verification.rules import read_rules
 from bitwright.verification.runtime import check_other_cpu, check_runtime

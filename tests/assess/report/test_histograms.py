@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitwright.assess.report.histograms import MAX_BINS, Histogram, pack
+from bitwright.assess.report.views import MAX_BINS, Histogram, pack
 from bitwright.observe import TensorSketch
 
 LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"

@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from bitwright.assess.judge.bootstrap import Interval, mean_interval, too_few
 from bitwright.assess.judge.kinds import Kind, OutputPart
 from bitwright.assess.judge.measures import Measure, PartErrors, open_measure
 from bitwright.assess.judge.output_parts import cut_output, find_heads
 from bitwright.assess.judge.perplexity import NextTokens, Perplexity
+from bitwright.assess.judge.sequential import Interval, mean_interval, too_few
 from bitwright.support import counted, plain_fields, show_percent
 
 Array = npt.NDArray[Any]

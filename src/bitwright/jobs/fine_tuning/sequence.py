@@ -20,10 +20,9 @@ import onnx_ir as ir
 
 from bitwright.graph import fingerprint
 from bitwright.jobs.calibration import Calibration, Evaluation, require_data
-from bitwright.jobs.compute import Compute
 from bitwright.jobs.fine_tuning.segment import Checkpoints, SegmentLearner, Tuned
 from bitwright.jobs.fine_tuning.workers import ReadSegment, open_workers
-from bitwright.jobs.opening import Prepared
+from bitwright.jobs.opening import Compute, Prepared
 from bitwright.jobs.output import Planned
 from bitwright.learning.reports import notes_of
 from bitwright.learning.segments import Segment

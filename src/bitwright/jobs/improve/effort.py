@@ -27,7 +27,6 @@ from bitwright.assess.judge.noise import Noise
 from bitwright.data import Sample, split_samples
 from bitwright.errors import DataError, RecipeError, did_you_mean
 from bitwright.jobs.calibration import Calibration, Evaluation, keep_data, random_data_notes
-from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.improve.loop import Attempt, Trail, improve
 from bitwright.jobs.improve.proposals.bias_correction import correct_biases, gain_corrections
 from bitwright.jobs.improve.proposals.equalization import equalizations
@@ -40,7 +39,7 @@ from bitwright.jobs.improve.proposals.ranges import (
     weight_ranges,
 )
 from bitwright.jobs.improve.recipes import Attempts, RecipeCandidate, RecipeMaker, choose
-from bitwright.jobs.opening import Prepared, prepare_further
+from bitwright.jobs.opening import ON_CPU, Compute, Prepared, prepare_further
 from bitwright.jobs.output import Planned, assess_model, emit_model, open_quantized
 from bitwright.jobs.result import Result
 from bitwright.jobs.static import make_static_plan, plan_static, quantize_static

@@ -19,10 +19,9 @@ from bitwright.decide.layout.static import lay_out
 from bitwright.decide.planner import with_ranges
 from bitwright.errors import BitwrightError, ModelError
 from bitwright.jobs.calibration import Calibrated, Calibration, observe_everything
-from bitwright.jobs.compute import ON_CPU, Compute
 from bitwright.jobs.improve.loop import Attempt, Step, Trail
 from bitwright.jobs.improve.simulation import Simulation
-from bitwright.jobs.opening import Prepared, open_model, prepare_further
+from bitwright.jobs.opening import ON_CPU, Compute, Prepared, open_model, prepare_further
 from bitwright.jobs.output import Planned, open_quantized
 from bitwright.jobs.smoothing import apply_factors, smooth_activations
 from bitwright.jobs.static import Decided, decide_layout, round_weights

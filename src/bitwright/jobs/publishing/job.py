@@ -20,10 +20,9 @@ from bitwright.data import RandomData, Transform, fingerprint_data
 from bitwright.errors import BitwrightError, ModelError, OutputError
 from bitwright.graph.versions import runtime_version
 from bitwright.jobs.calibration import Calibration
-from bitwright.jobs.compute import Compute
 from bitwright.jobs.folder import ModelFolder
 from bitwright.jobs.folder_data import FolderData
-from bitwright.jobs.opening import input_specs
+from bitwright.jobs.opening import Compute, input_specs
 from bitwright.jobs.publishing.card import CERTIFICATES, Published
 from bitwright.jobs.publishing.certificate import Certificate, certify, why_outdone
 from bitwright.jobs.publishing.samples import draw_samples

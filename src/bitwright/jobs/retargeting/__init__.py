@@ -17,8 +17,8 @@ from bitwright.decide.scales.parameters import weight_plan
 from bitwright.errors import ModelError, TargetError
 from bitwright.graph import add_initializer, constant_of, remove_nodes
 from bitwright.jobs.calibration import Calibration
-from bitwright.jobs.compute import ON_CPU
 from bitwright.jobs.modes import apply_to_model
+from bitwright.jobs.opening import ON_CPU
 from bitwright.jobs.qat import open_for_plan, quantize_trained
 from bitwright.jobs.retargeting.integer_operators import expand_integer_operators
 from bitwright.jobs.retargeting.zero_points import Byte, move_zero_points

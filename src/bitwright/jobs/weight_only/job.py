@@ -20,8 +20,7 @@ from bitwright.jobs.calibration import (
     random_data_notes,
     unseen_samples,
 )
-from bitwright.jobs.compute import ON_CPU, Compute
-from bitwright.jobs.opening import Prepared
+from bitwright.jobs.opening import ON_CPU, Compute, Prepared
 from bitwright.jobs.output import TOO_LARGE, Written, assess_model, sign_model
 from bitwright.jobs.result import Result
 from bitwright.jobs.smoothing import apply_factors

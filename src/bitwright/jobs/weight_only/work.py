@@ -22,8 +22,7 @@ from bitwright.data.token_inputs import Heads, continued_by, folder_of_configura
 from bitwright.decide.layout.weight_only import plan_weights
 from bitwright.errors import ModelError
 from bitwright.jobs.calibration import Calibration, require_data
-from bitwright.jobs.compute import ON_CPU, Compute
-from bitwright.jobs.opening import Prepared, input_specs
+from bitwright.jobs.opening import ON_CPU, Compute, Prepared, input_specs
 from bitwright.numerics.arrays import NUMPY, Arrays, arrays_on
 from bitwright.plan import QuantPlan
 from bitwright.support import Array, Progress, ProgressLines, show_progress
