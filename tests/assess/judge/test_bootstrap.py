@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitwright.assess.judge import bootstrap, mean_interval
+from bitwright.assess.judge import mean_interval
+from bitwright.assess.judge import sequential as bootstrap
 
 LOSSES = st.lists(st.floats(0, 1), min_size=8, max_size=20)
 
