@@ -29,8 +29,8 @@ from bitwright.compat.vai_q_onnx.weight_only import weight_recipe
 from bitwright.data import RandomData
 from bitwright.errors import DataError, NothingQuantizedError, RecipeError, did_you_mean
 from bitwright.jobs.calibration import Calibration
-from bitwright.jobs.compute import Compute
 from bitwright.jobs.modes import quantize_model
+from bitwright.jobs.opening import Compute
 from bitwright.recipe import GPTQ, MinMax, Recipe
 from bitwright.support.notices import warn_user
 from bitwright.targets.npu_operations import why_not_fixed
