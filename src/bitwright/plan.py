@@ -19,8 +19,7 @@ from bitwright.numerics.types import QType
 from bitwright.recipe import Recipe, RoundingMethod
 from bitwright.support.arguments import check_arguments
 from bitwright.support.files import read_parsed, write_file
-from bitwright.support.frozen import frozen
-from bitwright.support.settings import convert, encode
+from bitwright.support.settings import convert, encode, frozen
 from bitwright.support.showing import Summarized
 from bitwright.support.wording import counted
 

@@ -7,14 +7,16 @@ import pytest
 from onnxruntime.quantization import CalibrationDataReader
 
 from bitwright.data import (
+    InputSpec,
     RandomData,
     Samples,
+    ShapedData,
+    TextData,
     cache_samples,
     channels_first_specs,
     open_data,
     to_channels_last,
 )
-from bitwright.data.specs import InputSpec
 from bitwright.errors import DataError
 
 F32 = np.dtype("float32")
@@ -385,3 +387,32 @@ def test_data_in_the_new_layout_is_refused():
 def test_nothing_transposed_is_the_same_stream():
     samples = open_data([SAMPLE], [IMAGE, SIZE])
     assert to_channels_last(samples, set()) is samples
+
+
+IDS = InputSpec("input_ids", np.dtype("int64"), ("batch", "length"))
+
+
+class Letters:
+    def encode(self, text):
+        return [ord(letter) for letter in text]
+
+
+def test_requests_and_arrays_become_samples(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("abcdefgh")
+    sources = {
+        "text": TextData(text=text, tokenizer=Letters(), length=4),
+        "random": RandomData(count=2, shapes={"length": 4}),
+        "array": np.zeros((2, 4), np.int64),
+    }
+    for source in sources.values():
+        shapes = [sample["input_ids"].shape for sample in open_data(source, [IDS])]
+        assert shapes == [(1, 4), (1, 4)]
+
+
+def test_shapes_beside_data_fix_what_the_model_leaves_open():
+    array = np.zeros((2, 4), np.int64)
+    given = ShapedData(data=array, shapes={"length": 4})
+    assert len(list(open_data(given, [IDS]))) == 2
+    with pytest.raises(DataError, match="make dimension 1 5 instead of 4"):
+        list(open_data(ShapedData(data=array, shapes={"length": 5}), [IDS]))

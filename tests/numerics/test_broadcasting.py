@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from bitwright.errors import RecipeError
-from bitwright.numerics.broadcasting import along_axis, broadcast_parameters, some_places
+from bitwright.numerics.broadcasting import (
+    along_axis,
+    as_matrix,
+    as_stack,
+    broadcast_parameters,
+    some_places,
+)
 
 
 @pytest.mark.parametrize(("axis", "shape"), [(0, (3, 1, 1)), (1, (1, 3, 1)), (-1, (1, 1, 3))])
@@ -45,3 +51,20 @@ def test_places_are_thinned_out_and_channels_are_not():
     whole, every_other = slice(None), slice(1, None, 2)
     assert some_places((1, 16, 64, 64), 1, 1024) == (whole, whole, every_other, every_other)
     assert some_places((1, 16, 8, 8), 1, 1024) == (whole,) * 4
+
+
+@pytest.mark.parametrize("transposed", [True, False])
+@pytest.mark.parametrize("shape", [(5, 7), (3, 5, 7), (2, 3, 5, 7), (0, 7), (2, 5, 0)])
+def test_there_and_back(shape, transposed):
+    array = np.arange(np.prod(shape)).reshape(shape)
+    matrix = as_matrix(array, transposed=transposed)
+    assert matrix.shape[0] == shape[-1 if transposed else -2]
+    assert np.array_equal(as_stack(matrix, shape[:-2], transposed=transposed), array)
+
+
+def test_each_matrix_has_its_own_columns():
+    array = np.random.default_rng(0).normal(size=(3, 5, 7))
+    x = np.arange(5.0)
+    wanted = np.concatenate([x @ one for one in array])
+    np.testing.assert_allclose(x @ as_matrix(array, transposed=False), wanted)
+    np.testing.assert_allclose(x @ as_matrix(array.swapaxes(1, 2), transposed=True), wanted)

@@ -14,7 +14,7 @@ from support.models import FLOAT16, build, info, make_cnn, node, weight
 import bitwright
 from bitwright.cli import main
 from bitwright.errors import TargetError
-from bitwright.targets.reading import DATA
+from bitwright.targets.target import DATA
 
 SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "measure_runtimes.py"))
 TABLE = tomllib.loads((DATA.parent / "runtimes.toml").read_text())

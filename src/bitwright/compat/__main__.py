@@ -7,7 +7,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from bitwright.compat.aliases import REPLACEMENTS, install_as
+from bitwright.compat.paths import REPLACEMENTS, install_as
 from bitwright.compat.running import print_answers, run_script
 from bitwright.compat.side_by_side import record_run, run_beside_peer
 from bitwright.errors import BitwrightError

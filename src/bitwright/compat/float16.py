@@ -19,7 +19,7 @@ from bitwright.compat.paths import hand_on_names
 from bitwright.errors import NothingQuantizedError
 from bitwright.graph import float_constant_of, load_model, normalize
 from bitwright.recipe import Rewrites, named_recipe
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 
 def convert_float_to_float16(

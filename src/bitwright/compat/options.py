@@ -16,7 +16,7 @@ import numpy as np
 
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.recipe import Emulation, Placement, Selection, SmoothQuant
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 Read = Callable[[str, Any], Any]
 """Checks a value and returns it as a recipe has it; the first argument names it in errors."""

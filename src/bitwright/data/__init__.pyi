@@ -15,14 +15,14 @@ from .references import SampleReferences as SampleReferences
 from .references import read_sample as read_sample
 from .references import read_samples as read_samples
 from .references import refer_to as refer_to
-from .requests import open_data as open_data
-from .requests import paths_of as paths_of
 from .samples import Samples as Samples
 from .samples import cache_samples as cache_samples
 from .samples import channels_first_specs as channels_first_specs
 from .samples import to_channels_last as to_channels_last
 from .shapes import ShapedData as ShapedData
 from .shapes import fix_shapes as fix_shapes
+from .sources import open_data as open_data
+from .sources import paths_of as paths_of
 from .specs import InputSpec as InputSpec
 from .specs import Sample as Sample
 from .specs import session_inputs as session_inputs

@@ -17,8 +17,8 @@ from bitwright.data.files import class_of_images, is_array_file, list_files
 from bitwright.data.image_preprocess import ImagePreprocess, Transform
 from bitwright.data.images import is_image
 from bitwright.data.items import name_item
-from bitwright.data.requests import open_data, paths_of
 from bitwright.data.shapes import ShapedData
+from bitwright.data.sources import open_data, paths_of
 from bitwright.data.specs import Array, InputSpec, Sample, as_array, check_sample, split_stack
 from bitwright.errors import DataError
 from bitwright.support import ScratchFolder, check_regular_file

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bitwright.data.requests import open_data, paths_of
 from bitwright.data.samples import Samples, to_channels_last
+from bitwright.data.sources import open_data, paths_of
 from bitwright.data.specs import InputSpec, Sample
 
 

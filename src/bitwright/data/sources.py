@@ -1,4 +1,4 @@
-"""Open calibration data that is there, in files or in memory, as a stream of samples."""
+"""Calibration data from everything that the verbs accept, as a stream of samples: `open_data`."""
 
 from __future__ import annotations
 
@@ -10,31 +10,87 @@ from typing import Any
 import numpy as np
 
 from bitwright.data.files import open_path, open_paths
-from bitwright.data.image_preprocess import ImagePreprocess, no_images
+from bitwright.data.image_preprocess import ImagePreprocess, Transform, no_images
 from bitwright.data.images import is_image, open_images
 from bitwright.data.items import ACCEPTED, name_item, transformed
+from bitwright.data.random import RandomData
 from bitwright.data.samples import Samples
+from bitwright.data.shapes import ShapedData, fix_shapes
 from bitwright.data.specs import InputSpec, as_array, split_stack
+from bitwright.data.texts import TextData
 from bitwright.errors import DataError, EmptyDataError
+from bitwright.support.arguments import check_arguments
 from bitwright.support.wording import counted
 
 
-def open_source(source: Any, specs: Sequence[InputSpec], *, transform: Any = None) -> Samples:
-    """Open data that is there, in files or in memory, for a model.
+@check_arguments
+def open_data(
+    source: Any,
+    specs: Sequence[InputSpec],
+    *,
+    limit: int | None = None,
+    transform: Transform = None,
+) -> Samples:
+    """Open calibration data for a model; each sample is checked just before it is given.
 
-    `transform` is an `ImagePreprocess`, a function, or None.
+    `source` is one of
+
+    * an iterable of dicts (input name to array), of tuples (one array for each input) or of
+      single arrays (for a model with one input); what comes beside the inputs, such as a label,
+      is left out;
+    * an object with `get_next()`, such as ONNX Runtime's `CalibrationDataReader`;
+    * a torch `DataLoader` or dataset, or a Hugging Face dataset;
+    * one array, or one dict of arrays, that stacks many samples (`split_stack` has the rule);
+    * a list of images of Pillow, or of paths;
+    * the path of a `.npy`, `.npz` or `.csv` file, of an image, of a video, of a `.wav` file, or of
+      a folder of these, or a pattern such as `images/*.png` (`open_path`);
+    * `RandomData` or `TextData`, which make samples that fit the inputs.
+
+    `transform` says how images become arrays, in words or as an `ImagePreprocess`; or it is a
+    function that is given each item (an image as Pillow's) and returns what the model reads.
+
+    >>> import numpy as np
+    >>> spec = InputSpec("x", np.dtype("float32"), ("batch", 2))
+    >>> pairs = [(np.ones(2, np.float32), "a label")] * 3
+    >>> [sample["x"].shape for sample in open_data(pairs, [spec], transform=lambda pair: pair[0])]
+    [(1, 2), (1, 2), (1, 2)]
+    >>> open_data(RandomData(count=3), [spec]).len_hint
+    3
     """
+    if isinstance(source, ShapedData):
+        specs, _ = fix_shapes(specs, source.shapes)
+        transform = source.transform if transform is None else transform
+        source = source.data
+    if isinstance(source, RandomData | TextData) and transform is not None:
+        kind = type(source).__name__
+        raise DataError(f"a transform was given, and {kind} makes its own arrays; leave it out.")
+    if isinstance(source, RandomData):
+        return source.samples(specs).limited(limit)
+    if isinstance(source, TextData):
+        return source.samples(specs, limit=limit)
+    if isinstance(transform, str):
+        transform = ImagePreprocess.parse(transform)
     specs = tuple(specs)
-    found = _open_files(source, specs, transform)
-    if found is not None:
-        return found
-    if source is None:
-        raise DataError(f"there is no calibration data; {ACCEPTED}.")
-    return _open_object(source, specs, transform)
+    found = _open_files(source, specs, transform) or _open_object(source, specs, transform)
+    return found.limited(limit)
+
+
+def paths_of(source: Any) -> list[str | os.PathLike[str]]:
+    """Return the paths that data is given by; none for arrays, readers and the like."""
+    if isinstance(source, ShapedData):
+        return paths_of(source.data)
+    if isinstance(source, TextData):
+        texts = [source.text] if isinstance(source.text, str | os.PathLike) else source.text
+        given: Sequence[Any] = [*texts, source.tokenizer]
+    else:
+        given = source if isinstance(source, list | tuple) else [source]
+    return [each for each in given if isinstance(each, str | os.PathLike)]
 
 
 def _open_object(source: Any, specs: tuple[InputSpec, ...], transform: Any) -> Samples:
     """Open arrays, a reader, or whatever gives samples or batches one after the other."""
+    if source is None:
+        raise DataError(f"there is no calibration data; {ACCEPTED}.")
     if isinstance(source, Mapping) and all(hasattr(part, "features") for part in source.values()):
         parts = ", ".join(map(str, source))
         first = next(iter(source), "train")

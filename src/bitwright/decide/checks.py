@@ -12,7 +12,7 @@ from bitwright.errors import RecipeError, did_you_mean
 from bitwright.graph.constants import is_constant
 from bitwright.numerics.types import INT4, INT8, INT16, INT32, QTYPES, UINT4, UINT8, UINT16
 from bitwright.recipe import MinMax, Override, Recipe, find_override
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 Names = Mapping[ir.Value, str]
 

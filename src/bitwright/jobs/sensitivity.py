@@ -26,7 +26,7 @@ from bitwright.assess import (
     share_interval,
 )
 from bitwright.data import Sample
-from bitwright.decide.fallback import fall_back
+from bitwright.decide.left_float import fall_back
 from bitwright.decide.ranges.known import saturation_points
 from bitwright.decide.validation import check_plan
 from bitwright.errors import PlanError

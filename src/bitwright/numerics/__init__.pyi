@@ -11,6 +11,8 @@ from .blocks import QuantizedBlocks as QuantizedBlocks
 from .blocks import collect as collect
 from .blocks import usable_scales as usable_scales
 from .broadcasting import along_axis as along_axis
+from .broadcasting import as_matrix as as_matrix
+from .broadcasting import as_stack as as_stack
 from .compiling import compiled as compiled
 from .nbits import NBitsForm as NBitsForm
 from .nbits import NBitsTensors as NBitsTensors
@@ -32,8 +34,6 @@ from .second_moment import SecondMoment as SecondMoment
 from .shared_exponent import SHARED_EXPONENT_FORMATS as SHARED_EXPONENT_FORMATS
 from .shared_exponent import BlockFloat as BlockFloat
 from .shared_exponent import axis_within as axis_within
-from .stacked import as_matrix as as_matrix
-from .stacked import as_stack as as_stack
 from .types import BFLOAT16 as BFLOAT16
 from .types import INT4 as INT4
 from .types import INT8 as INT8

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bitwright.errors import RecipeError, TargetError
 from bitwright.numerics.arrays import NUMPY, Arrays, Float
 from bitwright.numerics.blocks import BlockFormat, QuantizedBlocks
-from bitwright.numerics.stacked import as_stack
+from bitwright.numerics.broadcasting import as_stack
 from bitwright.support.array_types import Array
 
 

@@ -23,7 +23,6 @@ from .files import write_file as write_file
 from .input_limits import check_limit as check_limit
 from .logs import logged as logged
 from .memory_shortage import find_memory_shortage as find_memory_shortage
-from .notices import warn_user as warn_user
 from .processes import WorkerError as WorkerError
 from .processes import WorkerLost as WorkerLost
 from .processes import WorkerProcess as WorkerProcess
@@ -57,3 +56,4 @@ from .wording import reason_of as reason_of
 from .wording import show_bytes as show_bytes
 from .wording import show_milliseconds as show_milliseconds
 from .wording import show_percent as show_percent
+from .wording import warn_user as warn_user

@@ -19,9 +19,8 @@ from uuid import uuid4
 from bitwright.errors import ClusterError, DataError
 from bitwright.support.cluster_connection import START_SECONDS
 from bitwright.support.files import Closing
-from bitwright.support.notices import warn_user
 from bitwright.support.threads import limit_threads
-from bitwright.support.wording import reason_of
+from bitwright.support.wording import reason_of, warn_user
 
 MAX_DEATHS = 4
 """Workers that may die over one item before it is taken for the reason."""

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from bitwright.errors import DataError, OutputError
 from bitwright.support.files import Closing, write_file
-from bitwright.support.notices import warn_user
 from bitwright.support.scratch import ScratchFolder
+from bitwright.support.wording import warn_user
 
 _OURS = re.compile(r"[0-9a-f]{32}\.safetensors|\..+\.tmp")
 """Files of parts, and what a kill left of one."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+import warnings
 from collections.abc import Sequence
 
 from bitwright.errors import ArgumentError
@@ -98,3 +100,14 @@ def reason_of(error: BaseException, *, last: bool = False) -> str:
 def show_ratio(ratio: float, better: str, worse: str) -> str:
     """Return how many times better or worse something became."""
     return f"{ratio:.2f}x {better}" if ratio >= 1 else f"{1 / ratio:.2f}x {worse}"
+
+
+# Warnings --------------------------------------------------------------------------------------
+
+
+def warn_user(sentence: str, kind: type[Warning] = UserWarning) -> None:
+    """Warn, with the line outside this package that called it."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("bitwright."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(sentence, kind, stacklevel=level)

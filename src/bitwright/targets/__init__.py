@@ -3,8 +3,7 @@
 import functools
 from collections.abc import Iterator, Mapping
 
-from bitwright.targets.reading import known_names, read_target
-from bitwright.targets.target import Target
+from bitwright.targets.target import Target, known_names, read_target
 
 __all__ = ["CPU", "NPU_CNN", "TARGETS", "Target", "find_target"]
 

@@ -12,8 +12,7 @@ import onnx_ir as ir
 
 from bitwright.errors import ModelError, TargetError
 from bitwright.graph import infer_shapes, input_at, opset_of
-from bitwright.targets.reading import DATA
-from bitwright.targets.target import Consequence
+from bitwright.targets.target import DATA, Consequence
 from bitwright.verification.findings import Finding, Verification
 
 _EFFECTS: Mapping[str, tuple[Consequence, str]] = {

@@ -10,7 +10,7 @@ from support.models import build, make_cnn, make_samples, make_transformer, weig
 from support.models import node as make_node
 
 import bitwright
-from bitwright.decide import fallback
+from bitwright.decide import left_float
 from bitwright.errors import DataError, PlanError
 from bitwright.graph import load_model, opset_of
 from bitwright.jobs.qat import open_for_plan
@@ -19,7 +19,7 @@ from bitwright.run import Session
 
 
 def fall_back(model, plan, names, to="float"):
-    return fallback.fall_back(open_for_plan(model, plan).model, plan, names, to)
+    return left_float.fall_back(open_for_plan(model, plan).model, plan, names, to)
 
 
 def error_of(plan, model, samples):

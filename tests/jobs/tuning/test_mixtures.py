@@ -7,7 +7,7 @@ from support.models import build, make_cnn, make_samples, node, weight
 
 import bitwright
 from bitwright.assess.bench.profile import profile_models
-from bitwright.decide.fallback import fall_back
+from bitwright.decide.left_float import fall_back
 from bitwright.decide.placement.place import place
 from bitwright.jobs.improve.states import with_states
 from bitwright.jobs.output import Planned, emit_model

@@ -13,7 +13,7 @@ from bitwright.compat.neural_compressor.config import (
 from bitwright.compat.neural_compressor.constant import logger
 from bitwright.compat.neural_compressor.metric import Metric
 from bitwright.compat.paths import add_paths
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 __all__ = [
     "BenchmarkConfig",

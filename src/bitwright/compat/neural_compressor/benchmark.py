@@ -8,7 +8,7 @@ from typing import Any
 from bitwright.api import bench
 from bitwright.compat.neural_compressor.config import BenchmarkConfig
 from bitwright.compat.neural_compressor.inputs import prepare_inputs, source_of
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 
 def fit(

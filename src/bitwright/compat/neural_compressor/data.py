@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bitwright.errors import DataError
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 _LAST = ("rollover", "discard")
 

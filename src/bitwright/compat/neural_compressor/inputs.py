@@ -16,7 +16,7 @@ from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.data import Sample, open_data
 from bitwright.errors import DataError
 from bitwright.jobs.opening import input_specs
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 ModelSource = str | Path | onnx.ModelProto | ir.Model | ONNXModel
 

@@ -13,7 +13,7 @@ from bitwright.compat.options import ignore_unknown, read_mapping
 from bitwright.errors import RecipeError
 from bitwright.graph.constants import input_at
 from bitwright.recipe import Entropy, MinMax, Override, Percentile, RangeMethod, Recipe
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 _KEYS = ("dtype", "scheme", "granularity", "algorithm", "bits", "group_size", "quant_mode")
 _FLOATS = ("fp32", "bf16", "fp16")

@@ -11,7 +11,7 @@ from bitwright.compat.neural_compressor.op_settings import as_pattern
 from bitwright.compat.options import Read, ignore_unknown, read_mapping, read_op_types, read_switch
 from bitwright.graph import reach
 from bitwright.recipe import Recipe, SmoothQuant
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 _ARGUMENTS = ("rtn_args", "awq_args", "gptq_args")
 """Options of weight-only algorithms, which say nothing of static models."""

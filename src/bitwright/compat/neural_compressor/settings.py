@@ -11,7 +11,7 @@ from bitwright.compat.options import choice, ignore_unknown
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.graph import load_model, normalize, weight_of
 from bitwright.recipe import Nearest, WeightOverride
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 _KEYS = ("bits", "group_size", "scheme", "algorithm")
 _CALIBRATION = "calib_iteration"

@@ -15,7 +15,7 @@ from bitwright.errors import (
     OutputError,
     RecipeError,
 )
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

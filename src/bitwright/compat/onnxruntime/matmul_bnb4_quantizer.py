@@ -21,7 +21,7 @@ from bitwright.emit.bnb4 import BLOCK_SIZES, FP4, NF4, check_block_size, emit_bn
 from bitwright.errors import NothingQuantizedError, RecipeError, did_you_mean
 from bitwright.run.trial import check_still_opens
 from bitwright.support.array_types import Array
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 __getattr__, __dir__ = hand_on(__name__)
 

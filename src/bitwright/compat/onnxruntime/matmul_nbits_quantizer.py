@@ -34,7 +34,7 @@ from bitwright.compat.onnxruntime.readers import CalibrationDataReader
 from bitwright.compat.options import read_names
 from bitwright.errors import DataError, NothingQuantizedError, RecipeError
 from bitwright.recipe import GPTQ, HQQ, Nearest, Recipe, RoundingMethod, Selection, WeightOnly
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 __all__ = [
     "CalibrationDataReader",

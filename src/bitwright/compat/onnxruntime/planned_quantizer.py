@@ -25,7 +25,7 @@ from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.modes import quantize_model
 from bitwright.plan import QuantPlan, TensorPlan
 from bitwright.recipe import Recipe
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 
 class PlannedQuantizer:

@@ -19,7 +19,7 @@ from bitwright.compat.onnxruntime.writing import RETIRED
 from bitwright.errors import RecipeError
 from bitwright.numerics.types import QType
 from bitwright.recipe import Recipe, Selection
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 _TRAINED_OPS = {"QuantizeLinear", "DequantizeLinear", "FakeQuantize"}
 

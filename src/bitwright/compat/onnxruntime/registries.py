@@ -16,10 +16,10 @@ from typing import Any
 
 import onnx
 
-from bitwright.compat.aliases import was_imported
 from bitwright.compat.onnxruntime.enums import QuantFormat
 from bitwright.compat.onnxruntime.override_checks import graph_only
 from bitwright.compat.onnxruntime.peer import PEER, peer
+from bitwright.compat.paths import was_imported
 
 # The registries whose keys are the op types to quantize by default, and the one that has the
 # classes, with the generic class of op types that it does not have; dynamic is None.

@@ -17,8 +17,8 @@ from bitwright.compat.onnxruntime.peer import hand_on
 from bitwright.errors import ModelError, RecipeError, did_you_mean
 from bitwright.graph import ExternalData
 from bitwright.run import Session
-from bitwright.support.notices import warn_user
 from bitwright.support.scratch import ScratchFolder
+from bitwright.support.wording import warn_user
 
 __getattr__, __dir__ = hand_on(__name__)
 

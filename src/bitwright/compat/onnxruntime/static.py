@@ -48,7 +48,7 @@ from bitwright.jobs.modes import quantize_model
 from bitwright.numerics.types import QType
 from bitwright.recipe import Recipe
 from bitwright.run.trial import opens
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 from bitwright.verification.runtime import describe_rounded
 
 __all__ = ["opens", "quantize_static"]

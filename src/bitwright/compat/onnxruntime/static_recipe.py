@@ -26,7 +26,7 @@ from bitwright.recipe import (
     RangeMethod,
     Recipe,
 )
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 
 def static_recipe(

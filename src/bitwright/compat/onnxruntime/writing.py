@@ -20,7 +20,7 @@ from bitwright.jobs.result import Result
 from bitwright.numerics.types import FLOAT8E4M3FN
 from bitwright.plan import NodePlan, QuantPlan
 from bitwright.support.array_types import Array
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 RETIRED = {"optimize_model": "models are quantized as they are; run quant_pre_process before"}
 """Arguments of older releases, and why they are ignored."""

@@ -38,7 +38,7 @@ from bitwright.compat.vai_q_onnx.enums import (
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.numerics.shared_exponent import SHARED_EXPONENT_FORMATS, Microscaling
 from bitwright.numerics.types import INT8, INT16, INT32, UINT8
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 # Calibration with a float scale.
 _METHODS = {

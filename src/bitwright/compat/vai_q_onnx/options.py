@@ -40,7 +40,7 @@ from bitwright.compat.vai_q_onnx.values import (
 )
 from bitwright.errors import RecipeError
 from bitwright.recipe import MSE, MinMax
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 # Old argument -> the name of today. Both work.
 OLD_ARGUMENTS = {

@@ -32,7 +32,7 @@ from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.modes import quantize_model
 from bitwright.jobs.opening import Compute
 from bitwright.recipe import GPTQ, MinMax, Recipe
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 from bitwright.targets.npu_operations import why_not_fixed
 
 _warned: set[str] = set()

@@ -8,7 +8,7 @@ from typing import Any
 from bitwright.compat.options import choice, read_mapping, refuse_unknown
 from bitwright.errors import RecipeError
 from bitwright.recipe import GPTQ, HQQ, Nearest, Recipe, Selection, WeightOnly
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 # The options that have a meaning where only weights are quantized.
 _WEIGHT_KEYS = (

@@ -12,7 +12,7 @@ from bitwright.decide.ops import DEFAULT_OP_TYPES, RULES
 from bitwright.errors import RecipeError, did_you_mean
 from bitwright.graph import reach, subgraphs_of
 from bitwright.recipe import Selection
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 
 class Selector:

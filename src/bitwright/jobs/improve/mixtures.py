@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from bitwright.assess import Clock, Drop, stays_float
-from bitwright.decide.fallback import fall_back
+from bitwright.decide.left_float import fall_back
 from bitwright.jobs.improve.front import Choice, Edge, Option, add_up, find_front, thin_front
 from bitwright.jobs.improve.journal import Journal
 from bitwright.jobs.improve.scorer import Runnable, Score, Scorer

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bitwright.decide.fallback import fall_back
+from bitwright.decide.left_float import fall_back
 from bitwright.graph import iter_values
 from bitwright.jobs.opening import Prepared
 from bitwright.numerics import INT4, fake_quantize

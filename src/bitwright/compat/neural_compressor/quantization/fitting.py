@@ -31,7 +31,7 @@ from bitwright.compat.neural_compressor.recipe_switches import apply_switches
 from bitwright.errors import DataError, RecipeError
 from bitwright.graph import load_model, normalize
 from bitwright.recipe import Recipe, named_recipe
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 Evaluate = Callable[[Any], float]
 _CPU = ["CPUExecutionProvider"]

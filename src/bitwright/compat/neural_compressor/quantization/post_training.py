@@ -21,7 +21,7 @@ from bitwright.compat.onnxruntime.enums import CalibrationMethod, QuantFormat, Q
 from bitwright.compat.onnxruntime.registries import default_op_types
 from bitwright.compat.onnxruntime.static import quantize_static
 from bitwright.errors import RecipeError
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 # Of the operators that ONNX Runtime's tool quantizes by default, those that stay float there.
 _FLOAT = "BatchNormalization ConvTranspose CumSum InstanceNormalization LayerNormalization Softmax"

@@ -32,7 +32,7 @@ from bitwright.compat.neural_compressor.quantization.within_loss import (
     tune_within,
 )
 from bitwright.errors import DataError
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 _CPU = ["CPUExecutionProvider"]
 

@@ -18,7 +18,7 @@ from bitwright.compat.neural_compressor.products import (
     product_types,
     quantize_products,
 )
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 _PRODUCTS = ("MatMul",)
 _FIELDS = {"blocksize": "block_size"}

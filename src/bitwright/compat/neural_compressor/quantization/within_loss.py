@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bitwright.compat.model_wrapper import ONNXModel
 from bitwright.compat.neural_compressor.config import AccuracyCriterion
 from bitwright.compat.neural_compressor.inputs import source_of
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 if TYPE_CHECKING:
     from bitwright.jobs.tuning.result import TuneResult

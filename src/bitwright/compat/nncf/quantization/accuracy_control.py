@@ -20,7 +20,7 @@ from bitwright.compat.nncf.quantization.advanced_parameters import (
 from bitwright.compat.nncf.quantization.translation import Options
 from bitwright.compat.nncf.scopes import IgnoredScope, naming_the_scope
 from bitwright.errors import DataError
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 _ITEM = "__item__"
 _SEARCH_PARAMETERS = (

@@ -21,7 +21,7 @@ from bitwright.compat.nncf.quantization.weight_compression import compress_weigh
 from bitwright.compat.nncf.scopes import IgnoredScope, naming_the_scope
 from bitwright.errors import NothingQuantizedError
 from bitwright.graph import load_model
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 __all__ = ["compress_weights", "quantize", "quantize_with_accuracy_control"]
 

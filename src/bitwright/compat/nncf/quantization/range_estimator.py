@@ -10,7 +10,7 @@ from enum import Enum
 
 from bitwright.compat.nncf.errors import ParameterNotSupportedError
 from bitwright.recipe import MSE, MeanExtremes, MinMax, Percentile, RangeMethod
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 
 class StatisticsType(Enum):

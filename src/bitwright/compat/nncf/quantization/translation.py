@@ -34,7 +34,7 @@ from bitwright.compat.nncf.scopes import IgnoredScope, selection_of
 from bitwright.graph import load_model, normalize
 from bitwright.graph.constants import input_at
 from bitwright.recipe import Emulation, Override, Recipe, SmoothQuant
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 _DEFAULT_DEVICES = (TargetDevice.ANY, TargetDevice.CPU, TargetDevice.CPU_SPR)
 _FLOATS = "for eight-bit floats take bitwright.quantize with target='nvidia-tensorrt:fp8'"

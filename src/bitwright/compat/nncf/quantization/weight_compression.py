@@ -26,7 +26,7 @@ from bitwright.compat.nncf.scopes import IgnoredScope, naming_the_scope, selecti
 from bitwright.errors import NothingQuantizedError
 from bitwright.graph import constant_tensor, iter_values, load_model, normalize, opset_of
 from bitwright.recipe import AWQ, GPTQ, ByLoss, ByPlace, Nearest, Recipe, WeightOnly, WeightOverride
-from bitwright.support.notices import warn_user
+from bitwright.support.wording import warn_user
 
 _BACKUP_BITS = 8
 _KERNEL_SIZES = (16, 32, 64, 128, 256, -1)

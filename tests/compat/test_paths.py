@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from bitwright.compat import install_as
-from bitwright.compat.aliases import REPLACEMENTS
+from bitwright.compat.paths import REPLACEMENTS
 from bitwright.errors import RecipeError
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from bitwright.errors import TargetError
 from bitwright.targets import TARGETS, find_target
-from bitwright.targets.reading import DATA
+from bitwright.targets.target import DATA
 
 OWN = 'name = "mine"\ndescription = "A test."\nrecipe = "int8"\n'
 
