@@ -96,6 +96,17 @@ def rounding(model):
 
 
 @pytest.mark.parametrize(
+    ("peak", "stays"),
+    # Others may be twice as large; below 2^-22 float16 has hardly a digit.
+    [(32_000, False), (33_000, True), (2.5e-7, False), (2e-7, True), (0, False)],
+)
+def test_the_largest_number_on_the_data_decides(peak, stays):
+    model = small([node("Neg", ["x"], ["y"], "neg")], {})
+    sample = {"x": np.float32([[peak, -peak / 2, 0, 0]])}
+    assert kept(model, data=[sample]) == ({"neg"} if stays else set())
+
+
+@pytest.mark.parametrize(
     ("nodes", "expected"),
     [
         # Bounded, shifted below zero, or where infinity is right.

@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto
 from support.models import (
@@ -16,6 +17,7 @@ from support.models import (
 )
 
 import bitwright
+from bitwright.emit.casts import narrow_caches
 from bitwright.run import Session
 
 
@@ -85,6 +87,24 @@ def test_bodies_are_float16_and_read_what_is_outside(excluded):
     feeds = {"x": np.float32([[1, -2, 3, 0]]), "c": np.array(True)}
     found = Session(result.model).run(feeds)
     np.testing.assert_array_equal(found["y"], [[-1, 0, -9, 0]])
+
+
+def test_an_output_that_is_a_cache_in_float16_keeps_its_name_where_caches_are_narrow():
+    past = "past_key_values.0.key"
+    nodes = [
+        node("Cast", [past], ["half"], "given", to=TensorProto.FLOAT16),
+        node("Cast", [past], ["seen"], "seen", to=TensorProto.FLOAT16),
+        node("Neg", ["half"], ["neg"], "neg"),
+        node("Cast", ["neg"], ["y"], "result", to=TensorProto.FLOAT),
+    ]
+    outputs = [info("seen", [1, 4], TensorProto.FLOAT16), info("y", [1, 4])]
+    model = ir.from_proto(build(nodes, {past: [1, 4]}, outputs))
+    narrow_caches(model)
+    assert [value.dtype for value in model.graph.inputs] == [ir.DataType.FLOAT16]
+    given = np.float16([[1, -2, 3, 0.5]])
+    found = Session(ir.to_proto(model)).run({past: given})
+    np.testing.assert_array_equal(found["seen"], given)
+    np.testing.assert_array_equal(found["y"], -given)
 
 
 def test_inputs_and_outputs_are_float16_when_asked_for():

@@ -78,13 +78,21 @@ def test_models_in_subfolders_keep_their_places(tmp_path):
     folder = tmp_path / "repository"
     folder.mkdir()
     make_folder(folder / "onnx")
+    for name, content in {
+        "more/parts/model.onnx": make_block().SerializeToString(),
+        "docs/en/README.md": b"",
+    }.items():
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_bytes(content)
     (folder / "config.json").write_text("{}")
     (folder / ".cache").mkdir()
     (folder / ".cache" / "lock").write_text("")
     result = bitwright.quantize(folder, tmp_path / "small", recipe="int4-rtn")
-    assert list(result.results) == ["onnx/model.onnx"]
+    assert sorted(result.results) == ["more/parts/model.onnx", "onnx/model.onnx"]
     assert files(tmp_path / "small") == [
         "config.json",
+        "docs/en/README.md",
+        "more/parts/model.onnx",
         "onnx/genai_config.json",
         "onnx/model.onnx",
         "onnx/tokenizer_config.json",

@@ -26,6 +26,7 @@ def test_the_same_scales_are_found(
     weights = (rng.standard_t(4, size=(100, 24)) * size).astype(np.float32)
     weights[:, 3] = np.abs(weights[:, 3])
     weights[:, 4] = 0
+    weights[:2, 5] = np.float32([-9, 9]) * size  # no side is the larger one
     metric = rng.uniform(0, 2, 100).astype(np.float32) if weighted else None
     format = BlockFormat(
         bits=4,
@@ -38,6 +39,7 @@ def test_the_same_scales_are_found(
     monkeypatch.setattr(block_search, "MIN_COMPILED_WORK", 0)
     fast = fit_block_scales(weights, format, shrinks=SHRINKS, metric=metric)
     same = (fast.scales == plain.scales) & (fast.zero_points == plain.zero_points)
+    assert np.array_equal(np.sign(fast.scales), np.sign(plain.scales))
     assert same.mean() > 0.98  # of grids that are equally good either may be found
     assert error(weights, fast, format, metric) == pytest.approx(
         error(weights, plain, format, metric), rel=1e-5

@@ -68,7 +68,7 @@ def measure_coverage(
             size.value: found
             for value in given.graph.inputs
             if value.shape is not None and value.name is not None and value.name in sample
-            for size, found in zip(value.shape, sample[value.name].shape, strict=True)
+            for size, found in zip(value.shape, sample[value.name].shape, strict=False)
             if isinstance(size, ir.SymbolicDim) and size.value is not None
         }
         set_input_shapes(given, {name: array.shape for name, array in sample.items()}, sizes)

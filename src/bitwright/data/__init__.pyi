@@ -1,5 +1,7 @@
 """The names of this package and where each is defined."""
 
+from .audio import AudioPreprocess as AudioPreprocess
+from .audio import holds_recordings as holds_recordings
 from .holdout import HoldoutSplit as HoldoutSplit
 from .holdout import split_samples as split_samples
 from .image_preprocess import PREPROCESS_PRESETS as PREPROCESS_PRESETS

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.data.array_files import ARRAY_READERS, load_arrays, load_npy
+from bitwright.data.audio import AUDIO_SUFFIXES, open_recordings
 from bitwright.data.image_preprocess import no_images
 from bitwright.data.images import IMAGE_SUFFIXES, VIDEO_SUFFIXES, open_images, video_samples
 from bitwright.data.items import transformed
@@ -24,9 +25,10 @@ _KINDS = {
     **dict.fromkeys((".npy", ".npz"), "arrays"),
     **dict.fromkeys(IMAGE_SUFFIXES, "images"),
     **dict.fromkeys(VIDEO_SUFFIXES, "videos"),
+    **dict.fromkeys(AUDIO_SUFFIXES, "recordings"),
     ".csv": "tables",
 }
-_ACCEPTED = "a .npy, .npz or .csv file, an image, a video, or a folder of these"
+_ACCEPTED = "a .npy, .npz or .csv file, an image, a video, a recording, or a folder of these"
 
 
 def is_sample_file(path: str | os.PathLike[str]) -> bool:
@@ -110,6 +112,9 @@ def open_paths(
     if kind == "videos":
         described = _described(origin, files, "video")
         return Samples(lambda: video_samples(files, specs, transform), specs, description=described)
+    if kind == "recordings":
+        described = _described(origin, files, "recording")
+        return open_recordings(files, specs, transform, described)
     _refuse_preprocess(origin, transform)
     lone = len(files) == 1
     total = _file_samples(files[0], specs, lone=True)[0] if lone else None

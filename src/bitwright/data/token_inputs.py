@@ -191,10 +191,12 @@ def folder_of_configuration(source: Any) -> Path | None:
 
 
 def folder_with(source: Any, names: Collection[str]) -> Path | None:
-    """Return the folder of a model's file, or the one above, that has a file of these names."""
+    """Return the folder of a model, or the one above, that has a file of these names."""
     if not isinstance(source, str | os.PathLike):
         return None
-    folders = [*Path(source).absolute().parents][:2]  # optimum's models lie in a folder "onnx"
+    path = Path(source).absolute()
+    # Optimum's models lie in a folder "onnx"; a folder may be the source itself.
+    folders = [*([path] if path.is_dir() else ()), *path.parents][:2]
     found = (f for f in folders if any((f / name).is_file() for name in names))
     return next(found, None)
 

@@ -47,7 +47,7 @@ def narrow_caches(model: ir.Model) -> None:
     presents = {name: value for name, value in inside.items() if "present" in name}
     for past in (value for value in graph.inputs if is_float(value) and is_cache(value.name or "")):
         made, uses = continued_by(past.name or "", presents), past.uses()
-        casts = [use.node for use in uses if _casts_to(use.node) == _HALF]
+        casts = [node for node, _ in uses if _casts_to(node) == _HALF and _is_inside(node)]
         # What else reads it may ask for its shape.
         others = [use for use in uses if use.node not in casts]
         takes = all(find_half_parameters(n, "float16").takes(index) for n, index in others)
@@ -56,7 +56,7 @@ def narrow_caches(model: ir.Model) -> None:
             continue
         past.type = ir.TensorType(_HALF)
         for cast in casts:
-            cast.outputs[0].replace_all_uses_with(past, replace_graph_outputs=True)
+            cast.outputs[0].replace_all_uses_with(past)
         remove_nodes(casts)
     for index, output in enumerate(list(graph.outputs)):
         value, maker = presents.get(output.name or ""), output.producer()
@@ -72,6 +72,10 @@ def _inside(output: ir.Value) -> ir.Value | None:
     value = cast.inputs[0] if cast is not None and _casts_to(cast) == _FLOAT else None
     is_half = value is not None and value.dtype == _HALF and value.producer() is not None
     return value if is_half and not output.uses() else None
+
+
+def _is_inside(node: ir.Node) -> bool:
+    return not node.outputs[0].is_graph_output()
 
 
 def _casts_to(node: ir.Node) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any
 
 import onnx_ir as ir
@@ -109,25 +110,23 @@ def compare_with(
 ) -> Comparison:
     """Run a float model and a quantized one on the same samples."""
     total = len(samples) if isinstance(samples, Sequence) else samples.len_hint
-    first: list[Sample] = []  # a source may be read only once
-
-    def read() -> Iterator[Any]:
-        for sample in samples:
-            first[:] = first or [read_sample(sample)]
-            yield sample
-
+    waiting: Iterator[Any] = iter(samples)  # a source may be read only once
+    first = list(islice(waiting, 1))
+    coverage = None
+    if first:  # before both models are open: the runtime opens this one whole
+        sample = read_sample(first[0])
+        coverage = find_coverage(quantized, sample, providers=measuring.providers)
+        free_graphs(len(quantized.graph))
     with show_progress(measuring.progress, "Comparing", total) as report:
         found = compare_models(
             open_units(side.model, quantized),
-            read(),
+            chain(first, waiting),
             measuring.pair_run,
             exact=side.before_simulation,
             plan=plan,
             saturation_of=saturation_points,
             on_progress=report,
         )
-    free_graphs(len(quantized.graph))  # those in parts, before the whole one is opened
-    coverage = find_coverage(quantized, first[0], providers=measuring.providers)
     decided = Decisions.read(quantized)
     nodes = found.nodes
     if plan is None and decided is not None:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.data import (
+    AudioPreprocess,
     ImagePreprocess,
     InputSpec,
     Samples,
@@ -19,9 +20,11 @@ from bitwright.data import (
     TextData,
     fill_token_inputs,
     holds_images,
+    holds_recordings,
     is_cache,
     is_text,
 )
+from bitwright.data.audio import INPUTS
 from bitwright.data.token_inputs import continued_by, fixed_length, folder_with, is_token_name
 from bitwright.errors import DataError, ModelError, did_you_mean
 from bitwright.jobs.opening import input_specs
@@ -70,9 +73,12 @@ class FolderData:
             if name not in data:
                 return None, "the data has none for this model"
             return data[name], None
+        specs = input_specs(graph.load_model(self.root / name))
+        if isinstance(data, ShapedData) and isinstance(data.transform, AudioPreprocess):
+            hears = any(spec.name in INPUTS for spec in specs)
+            return (data, None) if hears else (None, "recordings do not fill its inputs")
         if not isinstance(data, TextData):
             return data, None
-        specs = input_specs(graph.load_model(self.root / name))
         plain = self._find_plain_decoder(specs)
         if plain is not None:
             return self._behind(plain, specs)
@@ -231,12 +237,14 @@ def _as_text(data: Any) -> Any:
 def with_configuration_beside(source: Any, data: Any) -> Any:
     """Return data with what lies beside a model's file, or in the folder above, to read it with.
 
-    For a text that is a tokenizer, for images a `preprocessor_config.json`. Other data, and data
-    beside which there is neither, are returned as they are.
+    For a text that is a tokenizer, for images and recordings a `preprocessor_config.json`. Other
+    data, and data beside which there is neither, are returned as they are.
     """
     folder = folder_with(source, (_PREPROCESSOR,))
     if folder is not None and holds_images(data):
         return ShapedData(data=data, transform=ImagePreprocess.from_config(folder / _PREPROCESSOR))
+    if folder is not None and holds_recordings(data):
+        return ShapedData(data=data, transform=AudioPreprocess.from_config(folder / _PREPROCESSOR))
     text, folder = _as_text(data), folder_with(source, (_TOKENIZER,))
     if not isinstance(text, TextData) or text.tokenizer is not None:
         return data

@@ -162,19 +162,44 @@ def test_products_with_a_stored_matrix_have_a_scale_for_each_row_and_others_say_
         node("MatMul", ["stack", "a"], ["b"], name="constant_first"),
         node("MatMul", ["a", "stack"], ["c"], name="stack_of_matrices"),
         node("Gemm", ["x", "v"], ["d"], name="transposed", transA=1),
+        node("Transpose", ["u"], ["t"], name="turn", perm=[1, 0]),
+        node("Gemm", ["x", "t"], ["e"], name="scaled", alpha=2.0),
+        node("Gemm", ["x", "v", "d"], ["f"], name="scaled_bias", beta=0.5),
     ]
-    constants = {"w": weight(8, 8), "stack": weight(2, 8, 8), "v": weight(8, 4)}
-    model = build(nodes, {"x": [8, 8]}, {"b": None, "c": None, "d": None}, constants)
+    constants = {"w": weight(8, 8), "stack": weight(2, 8, 8), "v": weight(8, 4), "u": weight(4, 8)}
+    model = build(nodes, {"x": [8, 8]}, dict.fromkeys("bcdef"), constants)
     plans = plan_of(model, select=Selection(constant_weights_only=False)).nodes
     assert {name: planned.per_token for name, planned in plans.items()} == {
         "matrix": True,
         "constant_first": False,
         "stack_of_matrices": False,
         "transposed": False,
+        "turn": False,
+        "scaled": False,
+        "scaled_bias": False,
     }
     assert plans["constant_first"].reason.endswith("its first input is constant")
     assert plans["stack_of_matrices"].reason.endswith("its second input is no constant matrix")
     assert plans["transposed"].reason.endswith("its first input is transposed")
+    assert plans["scaled"].reason == plans["scaled_bias"].reason
+    assert plans["scaled"].reason.endswith("its alpha or beta multiplies what is computed")
+
+
+@pytest.mark.parametrize(("place", "moves"), [(0, True), (2, False)])
+def test_what_a_product_adds_is_not_moved_as_integers(place, moves):
+    """A Transpose of an activation, read as a factor and as an addend."""
+    read = ["h", "w2", "b"]
+    read[place] = "t"
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"], name="first"),
+        node("Transpose", ["x"], ["t"], name="turn", perm=[1, 0]),
+        node("Gemm", read, ["y"], name="last"),
+    ]
+    constants = {"w": weight(8, 8), "w2": weight(8, 8, seed=1), "b": normal(8, 8)}
+    constants = {name: constants[name] for name in constants if name in (*read, "w")}
+    model = build(nodes, {"x": [8, 8]}, {"y": None, "h": None}, constants)
+    reason = "its input is not quantized, so quantizing it alone would gain nothing"
+    assert fates(model, dynamic_scale="tensor")["turn"] == ("quantize" if moves else reason)
 
 
 def test_small_tables_stay_float_and_large_ones_have_a_scale_for_each_row():

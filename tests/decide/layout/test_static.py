@@ -439,3 +439,32 @@ def test_what_moves_channels_has_scales_of_its_own_where_each_channel_has_one(pe
     ranges = MinMax(per_channel=per_channel)
     layout = layout_of(model, activation=UINT16, ranges=ranges)
     assert (layout.entries["t"].same_as is None) == per_channel
+
+
+@pytest.mark.parametrize(
+    ("between", "excluded", "quantized"),
+    [
+        ([], (), True),
+        ([], ("conv",), False),
+        ([("Relu", "r")], (), True),
+        ([("Relu", "r")], ("conv",), False),
+    ],
+)
+def test_the_skip_of_a_residual_is_quantized_where_the_convolution_is(between, excluded, quantized):
+    """As TensorRT wants it, which adds the skip within the convolution's kernel."""
+    nodes, last = [node("Conv", ["x", "w"], ["c"], "conv")], "c"
+    for op, name in between:
+        nodes.append(node(op, [last], [name], name))
+        last = name
+    nodes += [
+        node("Add", [last, "x"], ["s"], "add"),
+        node("Conv", ["s", "v"], ["y"], "head"),
+    ]
+    shape = [1, 3, 4, 4]
+    constants = {"w": normal(3, 3, 1, 1), "v": normal(3, 3, 1, 1, seed=1)}
+    model = build(nodes, {"x": shape}, {"y": shape}, constants)
+    select = Selection(op_types=("Conv",), exclude=excluded)
+    place = Placement(residual_inputs=True, unquantized_outputs=("Conv",))
+    layout = layout_of(model, select=select, place=place)
+    first, skip = layout.nodes["add"].inputs or (None, None)
+    assert first is None and (skip is not None) == quantized

@@ -189,4 +189,6 @@ def test_the_recipe_says_what_was_trained():
     }
     recipe = trained_recipe(reads, RECIPE)
     assert (recipe.activation, recipe.weight, recipe.per_channel) == (INT16, INT8, True)
+    reads[nodes["conv"], 1] = scale(0.1, 0, INT8)
+    assert not trained_recipe(reads, RECIPE).per_channel
     assert isinstance(model, ir.Model)

@@ -125,6 +125,7 @@ def test_without_shapes_nothing_is_said():
     assert integer_work(relu) is None
 
 
+TWICE = "s2 = Constant<value_floats=[1.0,1.0,2.0,2.0]>()"
 BODY = "g (float[1,16,8,8] x) => (float[?,?,?,?] y) {{ {} }}"
 
 
@@ -191,6 +192,16 @@ def test_a_quantizer_takes_over_what_clips(body, host):
         ("y = Transpose<perm=[0,2,3,1]>(x)", "transpose", "byte_transpose"),
         ("y = Concat<axis=1>(x, x)", "copy", "qconcat"),
         ("axes = Constant<value_ints=[1]>() y = ReduceMean<keepdims=1>(x, axes)", "reduce", None),
+        ("axes = Constant<value_ints=[3]>() y = ReduceMean(x, axes)", "reduce_last", None),
+        ("y = Softmax<axis=3>(x)", "softmax", "qsoftmax"),
+        ("y = DepthToSpace<blocksize=2>(x)", "copy", "byte_copy"),
+        (
+            f'{TWICE} y = Resize<mode="nearest">(x, , s2)',
+            "resize_nearest",
+            "byte_resize_nearest",
+        ),
+        (f'{TWICE} y = Resize<mode="linear">(x, , s2)', "resize_linear", None),
+        ("y = Identity(x)", "view", "view"),
         ("y = Tanh(x)", "activation_dear", None),
         ("y = Erf(x)", "gelu", None),
         ("y = HardSwish(x)", "activation_dear", "qhard_swish"),
@@ -236,6 +247,22 @@ def test_products_are_told_apart_by_their_rows_and_weights():
     assert float_work(last_of(body.format(1, "w"), w=(64, 32))).kernel == "gemm_row"
     both = last_of(body.format(8, "v"))
     assert (float_work(both).kernel, integer_work(both).kernel) == ("matmul", "qmatmul")
+
+
+def test_multiply_adds_of_products_are_those_of_the_formula():
+    gemm = "g (float[{0}] x) => (float[?,?] y) {{ y = Gemm<transA={1}>(x, w) }}"
+    for shape, transposed in (("8,64", 0), ("64,8", 1)):
+        node = last_of(gemm.format(shape, transposed), w=(64, 32))
+        assert float_work(node) == Work("gemm", 8 * 64 * 32, 8 * 64 + 64 * 32, 8 * 32)
+    # Four gates, each from what comes in and from what was there, at every step of every row.
+    body = "g (float[5,2,16] x) => (float[?,?,?,?] y) { y = LSTM<hidden_size=8>(x, w, r) }"
+    work = float_work(last_of(body, w=(1, 32, 16), r=(1, 32, 8)))
+    assert (work.kernel, work.macs) == ("recurrent", 5 * 2 * 4 * 8 * (16 + 8))
+
+
+def test_a_pool_reads_every_window():
+    node = last_of(BODY.format("y = MaxPool<kernel_shape=[3,2], strides=[1,2]>(x)"))
+    assert float_work(node)[1:4] == integer_work(node)[1:4] == (0, 16 * 6 * 4 * 6, 16 * 6 * 4)
 
 
 def test_a_border_between_convolutions_costs_layouts_as_well():

@@ -131,7 +131,12 @@ def test_presets_of_other_tools_fix_softmax_alone():
 
 
 SIZE = [1, 4]
-CONSTANTS = {"three": np.float32(3), "zero": np.float32(0), "six": np.float32(6)}
+CONSTANTS = {
+    "three": np.float32(3),
+    "zero": np.float32(0),
+    "six": np.float32(6),
+    "row": np.float32([1, 2, 3, 4]),
+}
 READERS = {
     "sigmoid": ([("Sigmoid", ["x"], ["y"])], (-8, 8)),
     "relu": ([("Relu", ["x"], ["y"])], (0, math.inf)),
@@ -163,6 +168,35 @@ READERS = {
         (-math.inf, math.inf),
     ),
     "a product with itself": ([("Mul", ["x", "x"], ["y"])], (-math.inf, math.inf)),
+    "a product with its tanh, which is no gate": (
+        [("Tanh", ["x"], ["g"]), ("Mul", ["x", "g"], ["y"])],
+        (-math.inf, math.inf),
+    ),
+    "a difference": (
+        [("Sub", ["x", "three"], ["a"]), ("Clip", ["a", "zero", "six"], ["y"])],
+        (-math.inf, math.inf),
+    ),
+    "another shift for each element": (
+        [("Add", ["x", "row"], ["a"]), ("Clip", ["a", "zero", "six"], ["y"])],
+        (-math.inf, math.inf),
+    ),
+    "a shift that two read": (
+        [
+            ("Add", ["x", "three"], ["a"]),
+            ("Clip", ["a", "zero", "six"], ["c"]),
+            ("Mul", ["a", "c"], ["y"]),
+        ],
+        (-math.inf, math.inf),
+    ),
+    "hard-sigmoid": ([("HardSigmoid", ["x"], ["y"])], (-2.5, 2.5)),
+    "a gate that is shut at a bound of six": (
+        [("Clip", ["x", "zero", "six"], ["g"]), ("Mul", ["x", "g"], ["y"])],
+        (0, math.inf),
+    ),
+    "a gate that is never shut": (
+        [("Clip", ["x", "three", "six"], ["g"]), ("Mul", ["x", "g"], ["y"])],
+        (-math.inf, math.inf),
+    ),
 }
 
 

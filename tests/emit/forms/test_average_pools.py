@@ -1,6 +1,7 @@
 """Averages as depthwise convolutions and global pools: the same integers, by integer kernels."""
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +32,14 @@ def test_averages_of_powers_of_two_are_the_same_integers(kernel, stride, seed):
     after, notes = rewritten(before)
     assert [note.split(" as ")[0] for note in notes] == ["wrote 1 average"]
     assert ops(after)["Conv"] == 1
+    assert differences(before, after) == 0
+
+
+def test_nothing_of_an_average_is_left_on_the_convolution():
+    options = {"kernel_shape": [2, 2], "count_include_pad": 1, "ceil_mode": 0, "auto_pad": "NOTSET"}
+    before = make_pool("AveragePool", convs=False, **options)
+    after, _ = rewritten(before)
+    onnx.checker.check_model(after)
     assert differences(before, after) == 0
 
 

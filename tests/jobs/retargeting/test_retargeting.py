@@ -237,6 +237,92 @@ def test_low_bit_weights_get_blocks_of_the_size_that_is_asked_for(asked, found):
     assert {one.attributes.get_int("block_size", 0) for one in products} == found
 
 
+def integer_node(op, inputs, rank=4, domain="com.microsoft", **attributes):
+    """A model of one integer operator, and a sample of its inputs, all uint8.
+
+    An input is a scale and a zero point, or beside them the integers of a constant.
+    """
+    constants, sample, reads = {}, {}, {}
+    for index, (name, (scale, zero, *stored)) in enumerate(inputs.items()):
+        made = np.random.default_rng(index).integers(0, 256, [2, 4, 6, 6][-rank:]).astype(np.uint8)
+        constants[f"{name}_s"], constants[f"{name}_z"] = np.float32(scale), zero
+        (constants if stored else sample)[name] = stored[0] if stored else made
+        reads[name] = [name, f"{name}_s", f"{name}_z"]
+    result = reads.pop("result")[1:]
+    del sample["result"]
+    others = [name for read in reads.values() for name in read]
+    read = [*result, *others] if op == "QLinearConcat" else [*others, *result]
+    if op == "QLinearConv":
+        read.append("bias")
+        constants["bias"] = np.int32([300, -200, 100])
+    kind = onnx.TensorProto.UINT8
+    given = [info(name, array.shape, kind) for name, array in sample.items()]
+    steps = [node(op, read, ["y"], name="op", domain=domain, **attributes)]
+    model = build(steps, given, [info("y", None, kind)], constants, domains=["com.microsoft"])
+    return model, sample
+
+
+X, RESULT, UNIT = (0.1, np.uint8(120)), (0.2, np.uint8(100)), (1 / 256, np.uint8(0))
+COLUMNS = np.random.default_rng(9).integers(-128, 128, (6, 3)).astype(np.int8)
+KERNEL = np.random.default_rng(9).integers(-128, 128, (3, 2, 3, 3)).astype(np.int8)
+PER_CHANNEL = (np.float32([0.01, 0.02, 0.03]), np.zeros(3, np.int8))
+INTEGER_NODES = {
+    "Concat": ("QLinearConcat", {"axis": 1}, {"a": X, "b": (0.3, np.uint8(9)), "c": RESULT}),
+    "Add": ("QLinearAdd", {}, {"a": X, "b": (0.05, np.uint8(7), np.uint8([200]))}),
+    "Mul": ("QLinearMul", {}, {"a": X, "b": (0.05, np.uint8(90))}),
+    "Sigmoid": ("QLinearSigmoid", {}, {"a": X, "result": UNIT}),
+    "LeakyRelu": ("QLinearLeakyRelu", {"alpha": 0.3}, {"a": X}),
+    "Softmax": ("QLinearSoftmax", {"axis": -1, "opset": 13}, {"a": X, "result": UNIT}),
+    "AveragePool": ("QLinearAveragePool", {"kernel_shape": [2, 2], "strides": [2, 2]}, {"a": X}),
+    "GlobalAveragePool": ("QLinearGlobalAveragePool", {}, {"a": X}),
+    "MatMul": ("QLinearMatMul", {"domain": ""}, {"a": X, "w": (*PER_CHANNEL, COLUMNS)}),
+    "Conv": (
+        "QLinearConv",
+        {"domain": "", "group": 1, "pads": [1, 1, 1, 1], "strides": [2, 2]},
+        {"a": X, "w": (*PER_CHANNEL, np.concatenate([KERNEL, KERNEL], 1))},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("computes", INTEGER_NODES)
+def test_an_integer_operator_and_the_pairs_in_its_place_give_the_same_integers(computes):
+    """By ONNX Runtime's kernels for both, up to a level where a sum lies between two."""
+    op, attributes, inputs = INTEGER_NODES[computes]
+    model, sample = integer_node(op, {"result": RESULT, **inputs}, **attributes)
+    expanded = ir.from_proto(model)
+    assert expand_integer_operators(expanded) == 1
+    assert "com.microsoft" not in expanded.opset_imports
+    assert computes in {n.op_type for n in expanded.graph}
+    wanted, found = (
+        Session(one, level="disabled").runtime.run(None, sample)[0]
+        for one in (model, ir.to_proto(expanded))
+    )
+    assert found.dtype == wanted.dtype and np.ptp(wanted) > 10
+    assert np.abs(found.astype(int) - wanted).max() <= 1
+    assert (found == wanted).mean() > 0.95
+
+
+def test_a_bias_whose_scale_is_computed_is_refused_where_it_has_to_be_float():
+    constants = {
+        **{"s": np.float32(0.1), "z": np.int8(0), "b": np.int32([7, -9]), "ws": np.float32(0.02)},
+        **{"w": np.int8([[[[3]], [[5]]], [[[-7]], [[11]]]]), "bs": np.float32(0.002)},
+    }
+    nodes = [node("Mul", ["s", "factor"], ["made"], name="made")]
+    for name, source, scale in (("first", "x", "made"), ("second", "y0", "bs")):
+        ends = ("y0", "y") if name == "first" else ("y1", "y")
+        nodes += [
+            node("QuantizeLinear", [source, "s", "z"], [f"{name}_q"], name=f"{name}_q"),
+            node("DequantizeLinear", [f"{name}_q", "s", "z"], [f"{name}_x"], name=f"{name}_x"),
+            node("DequantizeLinear", ["w", "ws", "z"], [f"{name}_w"], name=f"{name}_w"),
+            node("DequantizeLinear", ["b", scale], [f"{name}_b"], name=f"{name}_b"),
+            node("Conv", [f"{name}_x", f"{name}_w", f"{name}_b"], [ends[0]], name=name),
+        ]
+    inputs = [info("x", [1, 2, 3, 3]), info("factor", [])]
+    model = build(nodes, inputs, {"y1": [1, 2, 3, 3]}, constants)
+    with pytest.raises(TargetError, match="for nvidia-tensorrt: first: bias: a quantized bias"):
+        bitwright.retarget(model, "nvidia-tensorrt")
+
+
 def test_a_choice_between_integers_is_one_between_floats():
     """Of both sides, each with a scale and zero point of its own."""
     sides = ["c", "x", "xs", "xz", "y", "ys", "yz", "zs", "zz"]

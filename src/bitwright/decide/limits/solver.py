@@ -60,10 +60,9 @@ def _narrow(
     while queue:
         bound = queue.pop()
         for ref in dict(bound.terms):
-            others = [(spans[other], sign) for other, sign in bound.terms if other != ref]
+            ends = [[sign * end for end in spans[o]] for o, sign in bound.terms if o != ref]
             weight = sum(sign for other, sign in bound.terms if other == ref)
-            least = sum(sign * span[sign < 0] for span, sign in others)
-            most = sum(sign * span[sign > 0] for span, sign in others)
+            least, most = sum(map(min, ends)), sum(map(max, ends))
             low, high = narrower = spans[ref]
             if bound.low is not None:
                 narrower = _at_least(narrower, weight, bound.low - most)

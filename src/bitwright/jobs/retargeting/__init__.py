@@ -15,7 +15,7 @@ from bitwright.decide.layout.static import lay_out
 from bitwright.decide.ops.quantized_view import QuantizedView
 from bitwright.decide.scales.parameters import weight_plan
 from bitwright.errors import ModelError, TargetError
-from bitwright.graph import add_initializer, constant_of, remove_nodes
+from bitwright.graph import add_initializer, graph_of, remove_nodes
 from bitwright.jobs.calibration import Calibration
 from bitwright.jobs.modes import apply_to_model
 from bitwright.jobs.opening import ON_CPU
@@ -136,16 +136,13 @@ def _float_biases(model: ir.Model) -> int:
     view, names = QuantizedView(model), graph.NameScope(model)
     gone = []
     for quantizer in view.of_role("bias"):
-        node = quantizer.node
-        integers = constant_of(node.inputs[0])
-        if integers is None or quantizer.scale is None or node.graph is None:
-            continue
-        numbers = (integers.astype(np.float64) * quantizer.scale).astype(np.float32)
-        assert isinstance(node.graph, ir.Graph)
-        label = f"{node.outputs[0].name}_float"
-        value = add_initializer(node.graph, names, label, numbers)
-        node.outputs[0].replace_all_uses_with(value)
-        gone.append(node)
+        node, integers = quantizer.node, quantizer.stored
+        if integers is not None and quantizer.scale is not None:
+            numbers = (integers.astype(np.float64) * quantizer.scale).astype(np.float32)
+            result = node.outputs[0]
+            value = add_initializer(graph_of(result), names, f"{result.name}_float", numbers)
+            result.replace_all_uses_with(value)
+            gone.append(node)
     remove_nodes(gone)
     return len(gone)
 

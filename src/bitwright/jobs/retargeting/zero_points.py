@@ -10,7 +10,7 @@ import onnx_ir as ir
 from bitwright.decide.ops.quantized_view import QuantizedView
 from bitwright.errors import ModelError
 from bitwright.graph import NameScope, Quantizer, constant_of, input_at, name_of
-from bitwright.graph.editing import add_initializer, drop_if_unused, graph_of
+from bitwright.graph.editing import add_initializer, graph_of
 from bitwright.graph.quantized_ops import DEQUANTIZERS, QUANTIZERS
 
 Byte = Literal["int8", "uint8"]
@@ -46,13 +46,9 @@ def move_zero_points(model: ir.Model, to: Byte) -> int:
                 del node.attributes["output_dtype"]
             moved += 1
         elif (codes := constant_of(input_at(node, 0))) is not None:
-            stored = node.inputs[0]
             _replace(node, 0, _moved(codes, to), names)
-            drop_if_unused(stored)
             moved += 1
-        given = input_at(node, 2)
         _replace(node, 2, _moved(zeros, to), names)
-        drop_if_unused(given)
     return moved
 
 
