@@ -64,11 +64,16 @@ def test_level_0_is_kept_where_int8_inputs_cost_much():
 
 
 def test_the_losses_in_the_note_are_those_of_models_at_both_levels():
-    data = make_samples()
+    data = make_samples(7)  # too few for a holdout
     (note,) = level_notes(run(data=data))
     for level in (0, 4):
         loss = run(data=data, accuracy_level=level).judgement.loss
         assert f"{100 * loss:#.3g}" in note
+
+
+def test_it_is_chosen_on_16_samples_where_there_are_so_many():
+    (note,) = level_notes(run(data=make_samples(24)))
+    assert "on 16 samples" in note
 
 
 @pytest.mark.parametrize(

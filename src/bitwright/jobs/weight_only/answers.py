@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -12,7 +14,8 @@ import onnx_ir as ir
 
 from bitwright.assess import Judgement, OutputJudgement, combine_losses
 from bitwright.assess.outputs import ComparedOutputs, OutputErrors
-from bitwright.data import Sample
+from bitwright.data import Sample, is_cache, read_sample
+from bitwright.data.token_inputs import find_maker, fixed_length, is_tokens
 from bitwright.graph.constants import input_at
 from bitwright.jobs.calibration import Evaluation
 from bitwright.jobs.opening import Prepared
@@ -72,15 +75,23 @@ def _answers(judgement: Judgement) -> list[OutputJudgement]:
 MAX_ADDED_LOSS = 0.05
 """The part of the loss that level 4 may add to it; of a KL divergence that is about a tenth."""
 
+_MIN_SAMPLES, _TOKENS = 16, 128
+"""Samples to choose by, and tokens of each: rounding inputs does not depend on those before."""
+
 Emit = Callable[[QuantPlan], Written]
 
 
 def choose_accuracy_level(
-    prepared: Prepared, plan: QuantPlan, emit: Emit, evaluation: Evaluation
+    prepared: Prepared,
+    plan: QuantPlan,
+    emit: Emit,
+    evaluation: Evaluation,
+    calibrated: Iterable[Any] = (),
 ) -> Written:
     """Write a plan at level 4 where the answers stay as they are without it.
 
-    The plan of the result has the level that was chosen, and a note that gives both losses.
+    The plan of the result has the level that was chosen, and a note that gives both losses. Where
+    few samples are left to evaluate, those that were `calibrated` with are taken, too.
     """
     written = emit(with_accuracy_level(plan, None))
     if not _can_choose(written.model):
@@ -93,7 +104,11 @@ def choose_accuracy_level(
         # The float model is large, and opened on one core: meanwhile another is written.
         opening.submit(lambda: prepared.reference_session)
         fast = emit(with_accuracy_level(plan, 4))
-    floats, ints = compare_answers(prepared, (written, fast), evaluation.samples)
+    samples = [*evaluation.samples]
+    more = map(read_sample, islice(calibrated, max(0, _MIN_SAMPLES - len(samples))))
+    if added := [*more]:
+        samples = [_shorten(sample, prepared) for sample in (*samples, *added)]
+    floats, ints = compare_answers(prepared, (written, fast), samples)
     before, after = answer_loss(floats.judgement), answer_loss(ints.judgement)
     taken = after <= (1 + MAX_ADDED_LOSS) * before
     chosen, compared = (fast, ints) if taken else (written, floats)
@@ -101,10 +116,22 @@ def choose_accuracy_level(
         f"accuracy level {4 if taken else 0} of 4-bit products: int8 inputs change the loss from "
         f"{show_percent(before)} to {show_percent(after)} %"
         f"{show_figures(floats.judgement, ints.judgement)} on "
-        f"{counted(len(evaluation.samples), 'sample')}, "
+        f"{counted(len(samples), 'sample')}, "
         f"{'within' if taken else 'beyond'} the {100 * MAX_ADDED_LOSS:.0f} % that they may add"
     )
-    return replace(chosen, plan=chosen.plan.with_notes([note]), compared=compared)
+    plan = chosen.plan.with_notes([note])
+    return replace(chosen, plan=plan, compared=None if added else compared)
+
+
+def _shorten(sample: Sample, prepared: Prepared) -> Sample:
+    """Return the first tokens of a sample, where the model leaves open how many there are."""
+    given = {spec.name: spec for spec in prepared.inputs if find_maker(spec.name)}
+    rows = [spec for spec in given.values() if len(spec.shape or ()) == 2]
+    is_open = any(map(is_tokens, rows)) and fixed_length(rows) is None
+    if not is_open or len(rows) + sum(map(is_cache, given)) < len(prepared.inputs):
+        return sample
+    names = {spec.name for spec in rows}
+    return {n: array[:, :_TOKENS] if n in names else array for n, array in sample.items()}
 
 
 def with_accuracy_level(plan: QuantPlan, level: int | None) -> QuantPlan:

@@ -98,6 +98,7 @@ def write_weight_only(
             plan,
             lambda chosen: _emit(prepared, chosen, weights),
             NO_SAMPLES if calibration.is_random else evaluation,
+            split if split is not None and split.holdout else (),
         )
     else:
         written = _emit(prepared, plan, weights)
