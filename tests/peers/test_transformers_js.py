@@ -92,6 +92,7 @@ def test_each_variant_loads_by_its_dtype_and_agrees_with_python(tmp_path):
         (expected,) = ort.InferenceSession(tmp_path / "out" / one.file).run(None, feeds)
         np.testing.assert_allclose(found[one.variant], expected.ravel(), rtol=1e-2, atol=1e-2)
     assert set(found) == set(dtypes) == {one.variant for one in made.written}
+    assert all(one.web is not None for one in made.written if one.level != "float")
 
 
 @needs_package

@@ -7,7 +7,10 @@ from support.models import as_proto, build, info, make_mlp, make_samples, node
 
 import bitwright
 from bitwright.assess.clock import read_clock
-from bitwright.jobs.publishing.certificate import Certificate, certify, why_outdone
+from bitwright.errors import MissingPackageError, ModelError
+from bitwright.jobs.publishing import certificate
+from bitwright.jobs.publishing.certificate import Certificate, certify, time_in_web, why_outdone
+from bitwright.jobs.publishing.variants import VARIANTS
 
 
 def known(**facts):
@@ -83,3 +86,36 @@ def test_a_variant_is_outdone_by_one_that_is_better_in_all_that_counts(one, othe
 def test_what_runs_on_cpus_is_not_outdone_by_what_is_for_gpus():
     first = known(variant="q8", size=100, loss=0.1)
     assert why_outdone(first, [first, known(variant="fp16", size=50, loss=0.0)]) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "variant", "reason"),
+    [
+        (MissingPackageError("node is not installed."), "q4", None),
+        (ModelError("onnxruntime-web refuses 'q.onnx': no kernel."), "q4", "no kernel"),
+        (ModelError("onnxruntime-web refuses 'q.onnx': no kernel."), "q4f16", None),
+        (ModelError("onnxruntime-web refuses 'm.onnx': no kernel."), "q4", None),
+    ],
+)
+def test_what_a_browser_refuses_is_not_written_but_for_gpus(
+    error, variant, reason, tmp_path, monkeypatch
+):
+    def refuse(models, how):
+        assert how.runtime == "web"
+        raise error
+
+    for name in ("m.onnx", "q.onnx"):
+        onnx.save(as_proto(make_mlp()), tmp_path / name)
+    monkeypatch.setattr(certificate, "bench_models", refuse)
+    places = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    found = time_in_web(known(), VARIANTS[variant], *places, [])
+    assert found.web is None and (reason or "") in (found.reason or "")
+    assert (found.reason is None) == (reason is None)
+
+
+def test_on_cpus_the_time_in_the_loaders_own_runtime_counts():
+    native, web = (read_clock([(2.0, t), (2.0, t), (2.0, t), (2.0, t)]) for t in (1.0, 4.0))
+    assert known(clock=native).own_clock is native
+    one = known(clock=native, web=web)
+    assert one.own_clock is web and one.time.count("(") == 2 and ", wasm 2" in one.time
+    assert known(variant="q4f16", web=web).own_clock is None

@@ -148,7 +148,7 @@ class Published(Summarized):
             "# Variants",
             f"Each file was opened in ONNX Runtime {ort.__version__} and run beside the float "
             f"model on {most.samples} {kind} before it got its name. Time is that of one thread "
-            "of a CPU, beside the prepared float model.",
+            "of a CPU, beside the prepared float model; wasm: in onnxruntime-web, by node.",
             _table(("file", "variant", "size", "loss", "time over float", "level", "use"), rows),
         ]
         for part in self._parts:
@@ -161,7 +161,7 @@ class Published(Summarized):
 
 
 def _rank(one: Certificate) -> tuple[int, int]:
-    slow = one.clock is not None and one.clock.is_slower
+    slow = one.own_clock is not None and one.own_clock.is_slower
     return (_LEVELS.index("slow" if slow else one.level), one.size)
 
 

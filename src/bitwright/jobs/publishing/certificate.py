@@ -8,16 +8,21 @@ from typing import Any
 
 import msgspec
 
+from bitwright import graph
 from bitwright.assess import Clock, Level, accuracy_of, judge_outputs
-from bitwright.errors import ModelError
+from bitwright.assess.bench import BenchRequest, bench_models
+from bitwright.data import Sample
+from bitwright.errors import MissingPackageError, ModelError
 from bitwright.jobs.output import LOST_LOSS
-from bitwright.jobs.publishing.variants import VARIANTS
+from bitwright.jobs.publishing.variants import VARIANTS, Variant
 from bitwright.jobs.result import Result
 from bitwright.run.trial import try_opening
 from bitwright.support.logs import logged
 
 _ALIKE = 0.02
 """Share by which sizes differ that nobody chooses by."""
+_MAX_WEB_SIZE = 1 << 30
+"""Bytes of a float model that is timed in onnxruntime-web, whose memory ends at 4 GB."""
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +47,8 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     worst_sample: int | None = None
     """The number of the sample that lost most."""
     clock: Clock | None = None
+    web: Clock | None = None
+    """Its time in onnxruntime-web, where that is the loader's own runtime and node finds it."""
     samples: int = 0
     random: bool = False
     """Whether the samples were made up."""
@@ -61,9 +68,17 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
         return self.verdict if self.reason is None else f"not written: {self.reason}"
 
     @property
+    def own_clock(self) -> Clock | None:
+        """Its time where its loader runs it, as far as that is known: not on GPUs."""
+        on_gpu = self.variant and VARIANTS[self.variant].runs_on == "gpu"
+        return None if on_gpu else self.web or self.clock
+
+    @property
     def time(self) -> str:
-        """Its time over the prepared float model's."""
-        return "-" if self.clock is None else f"{self.clock.figure()} {self.clock.interval()}"
+        """Its time over the prepared float model's, natively and in wasm."""
+        clocks = (("", self.clock), ("wasm ", self.web))
+        found = (f"{where}{c.figure()} {c.interval()}" for where, c in clocks if c is not None)
+        return ", ".join(found) or "-"
 
     def with_(self, **changes: Any) -> Certificate:
         """Return the same with other fields."""
@@ -108,6 +123,28 @@ def certify(known: Certificate, path: Path, result: Result | None) -> Certificat
     return known
 
 
+def time_in_web(
+    known: Certificate, variant: Variant, source: Path, path: Path, samples: Sequence[Sample]
+) -> Certificate:
+    """Return what is known of a variant, with its time in onnxruntime-web, where node has that.
+
+    What that runtime refuses is for nobody, unless it is for GPUs.
+    """
+    if graph.file_size(source) > _MAX_WEB_SIZE:
+        return known
+    how = BenchRequest(data=samples, runtime="web", profile=False, seconds=1, progress=False)
+    try:
+        if known.level == "float":
+            bench_models([path], how)
+            return known
+        return known.with_(web=bench_models([source, path], how).models[1].clocks[0])
+    except MissingPackageError:
+        return known
+    except ModelError as error:
+        refused = variant.runs_on != "gpu" and repr(path.name) in str(error)
+        return known.with_(reason=str(error).rstrip(".") if refused else None)
+
+
 def why_outdone(one: Certificate, others: Sequence[Certificate]) -> str | None:
     """Return which variant is better in every way that counts, in words, or None.
 
@@ -122,9 +159,8 @@ def why_outdone(one: Certificate, others: Sequence[Certificate]) -> str | None:
         smaller = other.size < (1 - _ALIKE) * one.size
         larger = other.size > (1 + _ALIKE) * one.size
         faster = slower = False
-        if one.clock is not None and other.clock is not None:
-            faster = other.clock.high < one.clock.low
-            slower = other.clock.low > one.clock.high
+        if (ours := one.own_clock) is not None and (theirs := other.own_clock) is not None:
+            faster, slower = theirs.high < ours.low, theirs.low > ours.high
         if (smaller and not slower) or (faster and not larger):
             gains = [word for word, holds in (("smaller", smaller), ("faster", faster)) if holds]
             return f"{other.variant} is {' and '.join(gains)}, and loses no more"

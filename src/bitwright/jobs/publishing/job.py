@@ -24,7 +24,7 @@ from bitwright.jobs.folder import ModelFolder
 from bitwright.jobs.folder_data import FolderData
 from bitwright.jobs.opening import Compute, input_specs
 from bitwright.jobs.publishing.card import CERTIFICATES, Published
-from bitwright.jobs.publishing.certificate import Certificate, certify, why_outdone
+from bitwright.jobs.publishing.certificate import Certificate, certify, time_in_web, why_outdone
 from bitwright.jobs.publishing.samples import draw_samples
 from bitwright.jobs.publishing.variants import LOADERS, VARIANTS, Loader, Variant, is_variant
 from bitwright.jobs.quantization import QuantizeRequest, quantize_request
@@ -226,6 +226,9 @@ class _Part:
             recipe_used = msgspec.json.decode(result.plan.recipe.to_json())
             known = known.with_(recipe=recipe_used, plan=hashlib.sha256(plan).hexdigest())
         known = certify(known, target, result)
+        if self.loader.in_web and known.reason is None:
+            samples = list(islice(self.calibration.open(model), 1))
+            known = time_in_web(known, variant, self.path, target, samples)
         if result is not None and known.reason is None and self.request.reports:
             save_report(result, target.with_name(_PAGE), latency=False)
         return known

@@ -48,6 +48,7 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     data: str = ".data"
     unread: tuple[str, ...] = ()
     needs: str | None = None
+    in_web: bool = False
 
     def place(self, part: str, variant: Variant, *, apart: bool = False) -> str:
         """Return where a variant of a part goes; `apart`: parts of one name lie in folders.
