@@ -126,9 +126,9 @@ def certify(known: Certificate, path: Path, result: Result | None) -> Certificat
 def time_in_web(
     known: Certificate, variant: Variant, source: Path, path: Path, samples: Sequence[Sample]
 ) -> Certificate:
-    """Return what is known of a variant, with its time in onnxruntime-web, where node has that.
+    """Return what is known of a variant and its time in onnxruntime-web, where node has that.
 
-    What that runtime refuses is for nobody, unless it is for GPUs.
+    What that refuses is not written, unless it is for GPUs.
     """
     if graph.file_size(source) > _MAX_WEB_SIZE:
         return known

@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from bitwright.assess import Judgement, OutputJudgement, combine_losses
 from bitwright.assess.outputs import ComparedOutputs, OutputErrors
-from bitwright.data import Sample, is_cache, read_sample
-from bitwright.data.token_inputs import find_maker, fixed_length, is_tokens
+from bitwright.data import Sample, read_sample
+from bitwright.data.token_inputs import find_maker, fixed_length
 from bitwright.graph.constants import input_at
 from bitwright.jobs.calibration import Evaluation
 from bitwright.jobs.opening import Prepared
@@ -125,13 +125,9 @@ def choose_accuracy_level(
 
 def _shorten(sample: Sample, prepared: Prepared) -> Sample:
     """Return the first tokens of a sample, where the model leaves open how many there are."""
-    given = {spec.name: spec for spec in prepared.inputs if find_maker(spec.name)}
-    rows = [spec for spec in given.values() if len(spec.shape or ()) == 2]
-    is_open = any(map(is_tokens, rows)) and fixed_length(rows) is None
-    if not is_open or len(rows) + sum(map(is_cache, given)) < len(prepared.inputs):
+    if fixed_length(prepared.inputs) or any(find_maker(name) is None for name in sample):
         return sample
-    names = {spec.name for spec in rows}
-    return {n: array[:, :_TOKENS] if n in names else array for n, array in sample.items()}
+    return {n: a[:, :_TOKENS] if np.ndim(a) == 2 else a for n, a in sample.items()}
 
 
 def with_accuracy_level(plan: QuantPlan, level: int | None) -> QuantPlan:
