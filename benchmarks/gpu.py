@@ -35,7 +35,7 @@ STAGES = {
     "store": ("rounding.store", "BlockStore", "put"),
     "read from the store": ("rounding.store", "BlockStore", "get"),
     "pack": ("rounding.store", "pack_nbits"),
-    "round and pack": ("jobs.weight_only.lazy", "pack_nearest"),
+    "round and pack": ("jobs.weight_only.rounding", "pack_nearest"),
     "write (with packing)": ("graph.saving", "_write_data"),
 }
 """Functions that take turns, but for those that name what they contain."""

@@ -59,5 +59,6 @@ from .sums import signal_and_noise as signal_and_noise
 from .verdict import Level as Level
 from .verdict import accuracy_of as accuracy_of
 from .verdict import judge_outputs as judge_outputs
+from .verdict import may_ship as may_ship
 from .verdict import stays_float as stays_float
 from .verdict import verdict_lines as verdict_lines

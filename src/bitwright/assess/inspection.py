@@ -9,8 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from bitwright.decide.ops.quantized_view import QuantizedView, is_conversion
-from bitwright.graph import input_at, sizes_of
-from bitwright.graph.decisions import Decisions
+from bitwright.graph import Decisions, input_at, sizes_of
 from bitwright.graph.quantized_ops import (
     BLOCK_ROUNDERS,
     DEQUANTIZERS,

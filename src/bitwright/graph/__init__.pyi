@@ -22,6 +22,7 @@ from .constants import is_transposed_constant as is_transposed_constant
 from .constants import maker_of as maker_of
 from .constants import weight_of as weight_of
 from .constants import weights_of as weights_of
+from .decisions import Decisions as Decisions
 from .editing import add_initializer as add_initializer
 from .editing import drop_if_unused as drop_if_unused
 from .editing import graph_of as graph_of
@@ -87,6 +88,7 @@ from .source import source_path as source_path
 from .source import try_source as try_source
 from .subgraphs import find_value as find_value
 from .subgraphs import iter_graphs as iter_graphs
+from .subgraphs import iter_messages as iter_messages
 from .subgraphs import iter_values as iter_values
 from .subgraphs import outer_inputs as outer_inputs
 from .subgraphs import owner_nodes as owner_nodes

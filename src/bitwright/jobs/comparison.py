@@ -23,8 +23,7 @@ from bitwright.jobs.output import TRAINED
 from bitwright.jobs.qat import open_for_plan
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
-from bitwright.support import Engine, Progress, logged, open_engine, show_progress
-from bitwright.support.collector import free_graphs
+from bitwright.support import Engine, Progress, free_graphs, logged, open_engine, show_progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,10 +28,9 @@ from bitwright.jobs.folder_data import FolderData
 from bitwright.jobs.result import Result
 from bitwright.jobs.weight_only.work import WINDOWS, writes_samples
 from bitwright.recipe import Recipe
-from bitwright.support import check_arguments, counted, show_bytes
+from bitwright.support import check_arguments, counted, show_bytes, show_ratio
 from bitwright.support.files import replace_folder, temporary_folder_beside
 from bitwright.support.showing import Section, Summarized, data_frame, plain_fields
-from bitwright.support.wording import show_ratio
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,8 @@ from bitwright.assess.verdict import Verdict, judge_model, may_ship, verdict_lin
 from bitwright.data import Sample
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Recipe
-from bitwright.support import check_arguments, counted
+from bitwright.support import check_arguments, counted, show_bytes, show_ratio
 from bitwright.support.showing import Section, Summarized, data_frame, plain_fields
-from bitwright.support.wording import show_bytes, show_ratio
 
 
 @dataclass(slots=True, repr=False)

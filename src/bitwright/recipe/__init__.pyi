@@ -10,6 +10,7 @@ from .finetuning import AdaQuant as AdaQuant
 from .finetuning import AdaRound as AdaRound
 from .finetuning import FineTuning as FineTuning
 from .finetuning import SignRound as SignRound
+from .formats import FORMATS as FORMATS
 from .hardware import CrossLayerEqualization as CrossLayerEqualization
 from .hardware import Limits as Limits
 from .hardware import Rewrites as Rewrites
@@ -42,6 +43,7 @@ from .options import Selection as Selection
 from .options import SmoothQuant as SmoothQuant
 from .overrides import Override as Override
 from .overrides import find_override as find_override
+from .rules import DYNAMIC_FIELDS as DYNAMIC_FIELDS
 from .sizes import SizeRule as SizeRule
 from .sizes import SmallProducts as SmallProducts
 from .value import Recipe as Recipe

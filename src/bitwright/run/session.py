@@ -92,7 +92,7 @@ class Session:
 
     `level` is the graph optimization ("all" is the runtime's default), `threads` None means all
     cores (on a worker of a cluster one), `providers` None means the CPU. The memory arena is off
-    because it never gives memory back; a "shared" one is that of the process (`run.arena`). With
+    because it never gives memory back; a "shared" one is that of the process (`share_arena`). With
     an arena, threads wait in a loop, as the runtime lets them: they answer faster, and take the
     cores from whatever else works. The runtime writes the graph that it made of the model to the
     file `optimized_to`, and the times of all nodes to files named `profile_to` and more. `entries`

@@ -4,6 +4,8 @@ from .arguments import alternatives as alternatives
 from .arguments import check_arguments as check_arguments
 from .array_types import F64 as F64
 from .array_types import Array as Array
+from .collector import free_graphs as free_graphs
+from .collector import sparing_what_is_there as sparing_what_is_there
 from .collector import without_collection as without_collection
 from .engines import LOCAL as LOCAL
 from .engines import Engine as Engine
@@ -56,4 +58,5 @@ from .wording import reason_of as reason_of
 from .wording import show_bytes as show_bytes
 from .wording import show_milliseconds as show_milliseconds
 from .wording import show_percent as show_percent
+from .wording import show_ratio as show_ratio
 from .wording import warn_user as warn_user

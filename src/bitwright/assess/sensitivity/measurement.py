@@ -10,8 +10,7 @@ from bitwright.assess.sensitivity.variants import Key, Kind, Variants
 from bitwright.errors import DataError, ModelError
 from bitwright.graph import carried_model, carry_model
 from bitwright.run import Answer, OpenPart, PartChain, PartModel
-from bitwright.support import LOCAL, Array, Engine
-from bitwright.support.collector import sparing_what_is_there
+from bitwright.support import LOCAL, Array, Engine, sparing_what_is_there
 
 Sample = Mapping[str, Array]
 

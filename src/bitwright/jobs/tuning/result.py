@@ -9,8 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from bitwright import graph
-from bitwright.assess import Clock, Drop, Interval, Verdict
-from bitwright.assess.verdict import may_ship, verdict_lines
+from bitwright.assess import Clock, Drop, Interval, Verdict, may_ship, verdict_lines
 from bitwright.plan import QuantPlan
 from bitwright.recipe import Purpose
 from bitwright.support import Section, Summarized, check_arguments, plain_fields
