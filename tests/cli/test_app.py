@@ -4,7 +4,8 @@ import pytest
 import typer
 
 from bitwright.cli import main
-from bitwright.cli.app import EVERY_OPTION, _make_app
+from bitwright.cli.app import _make_app
+from bitwright.cli.short_help import EVERY_OPTION
 
 
 def letters(text):

@@ -29,7 +29,6 @@ from bitwright.data.token_inputs import continued_by, fixed_length, folder_with,
 from bitwright.errors import DataError, ModelError, did_you_mean
 from bitwright.jobs.opening import input_specs
 from bitwright.run import Session
-from bitwright.support.array_types import Array
 
 _TOKENIZER = "tokenizer.json"
 _PREPROCESSOR = "preprocessor_config.json"
@@ -101,7 +100,11 @@ class FolderData:
             outputs = [value.name for value in model.graph.outputs]
             output = next((o for o in _MADE_BY_MODELS[unfilled[0].name] if o in outputs), None)
             # Images and audio besides the text are optional: there may be none of them.
-            needed = [spec for spec in text.unfilled(input_specs(model)) if not _can_be_empty(spec)]
+            needed = [
+                spec
+                for spec in text.unfilled(input_specs(model))
+                if spec.shape is None or all(isinstance(size, int) for size in spec.shape)
+            ]
             if output is not None and not needed:
                 return _Maker(name, model, unfilled[0].name, output)
         return None
@@ -159,7 +162,8 @@ def _samples_through(
 
     def produce() -> Iterator[tuple[Mapping[str, Any], str | None]]:
         session = Session(maker.model)
-        nothing = {spec.name: _nothing(spec) for spec in empty}
+        sizes = {s.name: [d if isinstance(d, int) else 0 for d in s.shape or ()] for s in empty}
+        nothing = {spec.name: np.zeros(sizes[spec.name], spec.dtype) for spec in empty}
         for ours, feeds in zip(
             text.samples(given, limit=limit), text.samples(filled, limit=limit), strict=True
         ):
@@ -208,15 +212,6 @@ def _samples_behind(
                 yield {**ours, **same, **past}, None
 
     return produce
-
-
-def _can_be_empty(spec: InputSpec) -> bool:
-    return spec.shape is not None and any(not isinstance(size, int) for size in spec.shape)
-
-
-def _nothing(spec: InputSpec) -> Array:
-    shape = tuple(size if isinstance(size, int) else 0 for size in spec.shape or ())
-    return np.zeros(shape, spec.dtype)
 
 
 def _is_by_model(data: Any) -> bool:

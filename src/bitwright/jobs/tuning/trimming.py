@@ -94,7 +94,14 @@ def _cut(
         tried = (kept * given[0], high) if end == 0 else (low, kept * given[1])
         if tried == (low, high):
             return
-        entry = _with_range(plan.tensors[key], tried)
+        scale, zero = affine_parameters(*tried, plan.tensors[key].qtype)
+        entry = msgspec.structs.replace(
+            plan.tensors[key],
+            scale=float(scale),
+            zero_point=int(zero),
+            range=tried,
+            method="least error of the outputs",
+        )
         tensors = {**plan.tensors, key: entry}
         trail = yield Attempt(msgspec.structs.replace(plan, tensors=tensors))
         if trail.last is not trail.best:
@@ -114,17 +121,6 @@ def _activations(plan: QuantPlan, units: Sequence[Unit]) -> Iterator[str]:
                 is_byte = entry.qtype.is_integer and entry.qtype.bits == 8
                 if is_byte and entry.scale is not None and not np.ndim(entry.scale):
                     yield root
-
-
-def _with_range(entry: TensorPlan, range: Range) -> TensorPlan:
-    scale, zero = affine_parameters(*range, entry.qtype)
-    return msgspec.structs.replace(
-        entry,
-        scale=float(scale),
-        zero_point=int(zero),
-        range=range,
-        method="least error of the outputs",
-    )
 
 
 def _range_of(entry: TensorPlan) -> Range:
