@@ -171,17 +171,18 @@ def test_integers_that_others_read_are_not_moved_but_get_pairs_first():
     assert [n.op_type for n in model.graph if n.name == "pool"] == ["MaxPool"]
 
 
-def test_a_zero_point_that_is_left_out_means_uint8():
-    constants = {"s": np.float32(0.1)}
+@pytest.mark.parametrize("shape", [(), (4,)])
+def test_a_zero_point_that_is_left_out_means_uint8(shape):
+    constants = {"s": np.full(shape, 0.1, np.float32)}
     nodes = [
-        node("QuantizeLinear", ["x", "s"], ["q"], name="q"),
-        node("DequantizeLinear", ["q", "s"], ["d"], name="d"),
+        node("QuantizeLinear", ["x", "s"], ["q"], name="q", axis=0),
+        node("DequantizeLinear", ["q", "s"], ["d"], name="d", axis=0),
         node("Relu", ["d"], ["y"], name="relu"),
     ]
     model = ir.from_proto(build(nodes, {"x": [4]}, {"y": [4]}, constants))
     assert move_zero_points(model, "int8") == 1
-    zeros = {int(n.inputs[2].const_value.numpy()) for n in model.graph if len(n.inputs) == 3}
-    assert zeros == {-128}
+    zeros = [n.inputs[2].const_value.numpy() for n in model.graph if len(n.inputs) == 3]
+    assert [zero.shape for zero in zeros] == [shape] * 2 and np.unique(zeros) == -128
     sample = {"x": np.array([-1, 0.3, 5, 100], np.float32)}
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
     assert np.allclose(session.run(None, sample)[0], [0, 0.3, 5, 25.5])
@@ -300,6 +301,52 @@ def test_an_integer_operator_and_the_pairs_in_its_place_give_the_same_integers(c
     assert found.dtype == wanted.dtype and np.ptp(wanted) > 10
     assert np.abs(found.astype(int) - wanted).max() <= 1
     assert (found == wanted).mean() > 0.95
+
+
+def test_sums_of_integers_with_a_scale_for_each_column_become_a_product_of_floats():
+    constants = {
+        **{"s": np.float32(0.1), "z": np.uint8(120), "w": COLUMNS, "wz": np.int8(0)},
+        "scales": np.float32([0.001, 0.002, 0.003]),
+    }
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"], name="q"),
+        node("MatMulInteger", ["q", "w", "z", "wz"], ["sums"], name="product"),
+        node("Cast", ["sums"], ["wide"], name="cast", to=1),
+        node("Mul", ["wide", "scales"], ["y"], name="scale"),
+    ]
+    model = build(nodes, {"x": [5, 6]}, {"y": [5, 3]}, constants)
+    expanded = ir.from_proto(model)
+    assert expand_integer_operators(expanded) == 1
+    feeds = {"x": np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)}
+    wanted, found = (
+        Session(one, level="disabled").runtime.run(None, feeds)[0]
+        for one in (model, ir.to_proto(expanded))
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (node("QLinearAveragePool", ["q", "s", "z", "s", "z"], ["p"], "step", kernel_shape=[1, 1],
+              channels_last=1, domain="com.microsoft"), "no form with Q/DQ pairs"),
+        (node("ConvInteger", ["q", "w"], ["p"], "step"), "no form with Q/DQ pairs"),
+        (node("QLinearErf", ["q", "s", "z"], ["p"], "step", domain="com.microsoft"),
+         "no form with Q/DQ pairs"),
+        (node("Clip", ["q", "low"], ["p"], "step"), "are computed at run time without a scale"),
+    ],
+)  # fmt: skip
+def test_what_has_no_form_with_pairs_is_refused_with_the_node(step, told):
+    constants = {"s": np.float32(0.1), "z": np.uint8(0), "w": np.ones((1, 1, 1, 1), np.uint8)}
+    shape, kind = [1, 1, 2, 2], onnx.TensorProto.UINT8
+    model = build(
+        [node("QuantizeLinear", ["x", "s", "z"], ["q"], "quantizer"), step],
+        [info("x", shape), info("low", [], kind)],
+        [info("p", shape, kind)],
+        {name: constants[name] for name in {*step.input, "s", "z"} & constants.keys()},
+    )
+    with pytest.raises(ModelError, match=f"'step'.*{told}"):
+        expand_integer_operators(ir.from_proto(model))
 
 
 def test_a_bias_whose_scale_is_computed_is_refused_where_it_has_to_be_float():

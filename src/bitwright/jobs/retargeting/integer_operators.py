@@ -126,7 +126,11 @@ def _expand_sum(node: ir.Node, source: Quantizer, names: NameScope) -> list[ir.N
     quotient = quotient if quotient.size > 1 else quotient.reshape(())
     read, stored, zero_point = (input_at(node, place) for place in (0, 1, 3))
     assert read is not None and stored is not None
-    factor = add_initializer(graph_of(node.outputs[0]), names, f"{stored.name}_scale", quotient)
+    graph, zero = graph_of(node.outputs[0]), constant_of(zero_point)
+    factor = add_initializer(graph, names, f"{stored.name}_scale", quotient)
+    if zero is not None and zero.size < quotient.size:  # a dequantizer wants one for each scale
+        zeros = np.full(quotient.shape, zero)
+        zero_point = add_initializer(graph, names, f"{stored.name}_zero_point", zeros)
     quantized = Quantizer(node, stored, factor, zero_point)
     floats = [
         _floats_of(node, replace(source, values=read), names),
