@@ -126,7 +126,7 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 class Sites(ast.NodeVisitor):
-    """Collects the mutants of one file: no annotations, messages, exports or tuned constants."""
+    """Collects the mutants of one file: no annotations, messages, asserts or tuned constants."""
 
     def __init__(self, path: Path, source: bytes) -> None:
         self.found: list[Mutant] = []
@@ -172,6 +172,14 @@ class Sites(ast.NodeVisitor):
         if node.value is not None:
             self.visit(node.value)
 
+    def visit_keyword(self, node: ast.keyword) -> None:
+        """Leave out guards that no data reaches, and what a repr has."""
+        if ast.unparse(node) not in ("strict=True", "repr=False"):
+            self.visit(node.value)
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        """Leave out what always holds."""
+
     def visit_Raise(self, node: ast.Raise) -> None:
         """Leave out the words of errors."""
 
@@ -204,6 +212,7 @@ def tests_of(path: Path) -> list[str]:
     patterns = (*WIDE.get(room, (f"{room}/**/test_*.py",)), *WHOLE_JOBS)
     found = [
         own_test(inside),
+        *sorted((ROOT / "tests").rglob(own_test(inside).name)),
         *(own_test(user.relative_to(ROOT / PACKAGE)) for user in importers(module, ROOT / PACKAGE)),
         *importers(module, ROOT / "tests"),
         *sorted((ROOT / "tests" / inside.parent).glob("test_*.py")),
