@@ -342,6 +342,24 @@ def test_float_biases_are_added_in_float(op_type):
     assert ops(result)[op_type] == 0
 
 
+def test_an_output_is_not_rounded_where_what_makes_it_stays_float():
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="conv"),
+        node("Transpose", ["c"], ["y"], name="move", perm=[0, 2, 3, 1]),
+    ]
+    shape = [1, 3, 4, 4]
+    model = build(nodes, {"x": shape}, {"y": [1, 4, 4, 3]}, {"w": weight(3, 3, 1, 1)})
+    samples = make_samples(model, 2)
+    coarse = {"y": Override(scale=0.5, zero_point=128)}
+    result = quantize_on(samples, model, format="qoperator", overrides=coarse, optimize=False)
+    assert any("left Transpose x1 float between Q/DQ pairs" in one for one in result.plan.notes)
+    assert ops(result)["QuantizeLinear"] == 1  # of the input
+    assert [value.name for value in result.model.graph.outputs] == ["y"]
+    fine = quantize_on(samples, model, format="qoperator", optimize=False)
+    for one, two in zip(run_plain(result, samples), run_plain(fine, samples), strict=True):
+        np.testing.assert_array_equal(one[0], two[0])
+
+
 @pytest.mark.parametrize("weights", [UINT8, INT8], ids=str)
 def test_products_of_two_activations_and_of_a_constant_on_the_left(weights):
     nodes = [

@@ -62,6 +62,47 @@ def test_the_nets_measure_every_kernel(nets):
     assert all(len(works) >= 2 for name, works in counts.items() if name != "fused")
 
 
+MEASURED = {
+    "Conv": "conv_blocked conv_pointwise conv_depthwise conv_grouped conv_few_channels "
+    "conv_columns conv_columns_grouped qconv qconv_pointwise qconv_few_channels qconv_depthwise "
+    "qconv_depthwise_plain qconv_columns qconv_columns_grouped",
+    "ConvTranspose": "conv_transpose",
+    "MatMul": "gemm gemm_row matmul qgemm qgemm_row qmatmul",
+    "LSTM": "recurrent",
+    "MaxPool": "pool pool_blocked qpool_max qpool_max_plain",
+    "AveragePool": "pool pool_blocked pool_average_19 qpool_average",
+    "GlobalAveragePool": "global_pool global_pool_blocked qpool_global",
+    "Resize": "resize_nearest resize_nearest_blocked resize_linear resize_linear_blocked "
+    "byte_resize_nearest",
+    "Add": "add qadd qhard_sigmoid",
+    "Mul": "add multiply_channels qmul qhard_swish",
+    **dict.fromkeys(["Neg", "Relu", "HardSigmoid"], "activation_cheap"),
+    **dict.fromkeys(["Tanh", "Exp"], "activation_dear"),
+    **dict.fromkeys(["Erf", "Gelu"], "gelu"),
+    "Sigmoid": "activation_dear qtable",
+    "LeakyRelu": "qtable",
+    "LayerNormalization": "normalization",
+    "Softmax": "softmax softmax_axis qsoftmax qsoftmax_axis",
+    "ReduceMean": "reduce reduce_last",
+    "Concat": "copy qconcat",
+    "Slice": "copy byte_copy",
+    "Gather": "gather byte_gather",
+    "Transpose": "transpose byte_transpose",
+    "Reshape": "view",
+    "QuantizeLinear": "quantize quantize_image",
+    "DequantizeLinear": "dequantize dequantize_image",
+}
+
+
+def test_the_nets_of_an_operator_measure_its_kernels(nets):
+    found = defaultdict(set)
+    for net in nets:
+        for one in net.model.graph:
+            if one.name in net.works:
+                found[one.op_type].add(net.works[one.name].kernel)
+    assert found == {op: set(kernels.split()) for op, kernels in MEASURED.items()}
+
+
 @pytest.mark.parametrize(
     ("kernel", "op"),
     [

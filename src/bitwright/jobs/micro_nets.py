@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +29,8 @@ _HEAD = '<ir_version: 9, opset_import: ["" : {}]> net'
 _SCALE = 0.05
 _PART = "__"
 """Stands between the name of a node and that of a part of it."""
+
+_SIZES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 Shape = tuple[int, ...]
 Form = Literal["float", "integers", "borders"]
@@ -209,51 +213,33 @@ def _convolution(
 
 
 def _convolutions() -> Iterator[_Net]:
-    # channels in, channels out, window, groups, size, stride
-    for c, d, size in ((32, 64, 56), (64, 128, 28), (24, 72, 28), (256, 512, 7), (160, 960, 7)):
+    for c, d, size in _SIZES["pointwise"]:
         yield _convolution((c, d, 1, 1, size, 1))
         yield _convolution((d, c, 1, 1, size, 1))
-    # What does not fit into a cache, and one pixel, whose weights are read from memory.
-    for c, d, size in ((16, 96, 112), (64, 32, 112), (24, 144, 56), (64, 256, 56)):
-        yield _convolution((c, d, 1, 1, size, 1))
-        yield _convolution((d, c, 1, 1, size, 1))
-    for c, d in ((96, 24), (240, 64), (960, 240)):
-        yield _convolution((c, d, 1, 1, 1, 1))
-        yield _convolution((d, c, 1, 1, 1, 1))
-    for c, d in ((144, 6), (6, 144), (48, 10)):
+    for c, d in _SIZES["few_channels"]:
         yield _convolution((c, d, 1, 1, 1, 1), _FLOAT)
         yield _convolution((c, d, 1, 1, 1, 1), alone=True)
-    for c, d, size, stride in ((32, 32, 56, 1), (64, 64, 28, 1), (128, 128, 14, 1),
-                               (256, 256, 7, 1), (32, 64, 28, 2), (24, 48, 14, 1)):  # fmt: skip
-        yield _convolution((c, d, 3, 1, size, stride))
-    yield _convolution((64, 64, 5, 1, 14, 1))
-    for c, window, size, stride in ((32, 3, 56, 1), (96, 3, 28, 2), (240, 5, 14, 1), (96, 3, 14, 1),
-                                    (480, 3, 7, 1), (960, 3, 7, 1), (64, 5, 28, 1), (96, 3, 112, 2),
-                                    (144, 3, 56, 1), (32, 3, 112, 1), (96, 5, 56, 1),
-                                    (144, 3, 1, 1), (576, 5, 7, 1)):  # fmt: skip
+    for given in _SIZES["windows"]:
+        yield _convolution(given)
+    for c, window, size, stride in _SIZES["depthwise"]:
         yield _convolution((c, c, window, c, size, stride))
-    for c, window, size in ((24, 3, 28), (72, 3, 28), (120, 5, 14), (40, 3, 56), (72, 5, 14)):
+    for c, window, size in _SIZES["depthwise_alone"]:
         yield _convolution((c, c, window, c, size, 1), alone=True)
-    for c, group, size in ((64, 4, 28), (128, 4, 14), (128, 8, 14), (256, 8, 14), (512, 8, 7),
-                           (32, 4, 28), (32, 8, 28), (64, 16, 14), (128, 32, 14)):  # fmt: skip
-        yield _convolution((c, c, 3, group, size, 1))
-    for c, group, size in ((58, 58, 28), (58, 58, 14), (96, 24, 14), (256, 32, 14), (480, 20, 7)):
-        yield _convolution((c, c, 3, group, size, 1), _FLOAT)
-    for c, group, size in ((256, 16, 14), (256, 32, 14), (128, 2, 28), (512, 32, 7)):
-        yield _convolution((c, c, 3, group, size, 1), _INTEGERS)
-    for c, d, window, size in ((18, 18, 3, 28), (63, 64, 1, 28), (42, 42, 3, 14), (126, 96, 1, 14),
-                               (30, 30, 3, 28), (90, 64, 1, 28)):  # fmt: skip
+    for forms, key in ((_BOTH, ""), (_FLOAT, "_in_float"), (_INTEGERS, "_in_integers")):
+        for c, group, size in _SIZES[f"grouped{key}"]:
+            yield _convolution((c, c, 3, group, size, 1), forms)
+    for c, d, window, size in _SIZES["columns"]:
         yield _convolution((c, d, window, 1, size, 1), _FLOAT)
         yield _convolution((c, d, window, 1, size, 1), alone=True)
-    for c, length in ((32, 256), (128, 128), (256, 64)):
+    for c, length in _SIZES["lines"]:
         line: dict[str, Shape] = {"x": (1, c, length), "w": (c, c, 3)}
         yield _Net("y = Conv<pads = [1, 1]>(x, w)", line, _FLOAT)
-    for d, window, size in ((32, 3, 112), (16, 3, 224), (64, 7, 112), (24, 3, 160)):
+    for d, window, size in _SIZES["first"]:
         pads = ", ".join([str(window // 2)] * 4)
         body = f"b = Conv<pads = [{pads}], strides = [2, 2]>(x, w) y = Conv(b, v)"
         shapes = {"x": (1, 3, size, size), "w": (d, 3, window, window), "v": (32, d, 1, 1)}
         yield _Net(body, shapes)
-    for c, size in ((32, 14), (64, 14), (32, 28)):
+    for c, size in _SIZES["transposed"]:
         step = "b = ConvTranspose<strides = [2, 2]>(a, w)"
         shapes = {"w": (c, c // 2, 2, 2)}
         yield _image(step, c, size, results=c // 2, weights=shapes, forms=_FLOAT)
@@ -266,10 +252,8 @@ def _resize(source: str, result: str, mode: str) -> str:
 
 
 def _images() -> Iterator[_Net]:
-    sizes = ((16, 56), (64, 28), (128, 14), (256, 7))
-    odd = ((24, 56), (72, 28), (40, 14))
     pool = "Pool<kernel_shape = [{0}, {0}], strides = [{1}, {1}]>"
-    for c, size in (*sizes, *odd):
+    for c, size in (*_SIZES["images"], *_SIZES["odd_images"]):
         for window, step in ((2, 2), (3, 1)):
             kind = pool.format(window, step)
             yield _image(f"b = Max{kind}(a)", c, size)
@@ -288,13 +272,13 @@ def _images() -> Iterator[_Net]:
         yield _image("b = HardSwish(a)", c, size, integers=swish, **given)
         yield _image("b = HardSigmoid(a)", c, size, integers="b = Add(a, t)", **given)
         yield _image("b = Conv(a, w)", c, size, forms=("borders",), weights={"w": (c, c, 1, 1)})
-    for c, size in ((64, 112), (96, 56)):
+    for c, size in _SIZES["large_images"]:
         yield _image(f"b = Max{pool.format(3, 2)}(a)", c, size)
         yield _image("b = GlobalAveragePool(a)", c, size)
         yield _image("d = Mul(a, a) b = Add(d, a)", c, size, forms=_FLOAT)
-    for c, size in odd[:2]:
+    for c, size in _SIZES["odd_images"][:2]:
         yield _Net(f"y = Max{pool.format(2, 2)}(x)", {"x": (1, c, size, size)})
-    for shape in ((1, 16, 56, 56), (1, 64, 28, 28), (1, 256, 7, 7), (1, 8, 28, 28)):
+    for shape in _SIZES["plain_images"]:
         tensors = {"x": shape, "x_scale": (*shape[:2], 1, 1)}
         yield _Net("y = Mul(x, x_scale)", tensors, _FLOAT)
         yield _Net("y = Transpose<perm = [0, 2, 3, 1]>(x)", tensors)
@@ -305,21 +289,21 @@ def _images() -> Iterator[_Net]:
 
 
 def _matrices() -> Iterator[_Net]:
-    for rows in (1, 8, 128):
-        for k, n in ((64, 64), (256, 256), (384, 1536), (1536, 384), (960, 1280)):
+    for rows in _SIZES["rows"]:
+        for k, n in _SIZES["weights"]:
             yield _Net("y = MatMul(x, w)", {"x": (rows, k), "w": (k, n)})
-    for heads, rows, k in ((12, 128, 32), (4, 64, 64), (8, 256, 32), (2, 16, 64)):
+    for heads, rows, k in _SIZES["heads"]:
         left, right = (1, heads, rows, k), (1, heads, k, rows)
         yield _Net("y = MatMul(x, x2)", {"x": left, "x2": right})
         yield _Net("y = MatMul(x, x2)", {"x": right, "x2": left})
-    for length, hidden in ((16, 64), (32, 128), (4, 64)):
+    for length, hidden in _SIZES["recurrent"]:
         shapes = {
             "x": (length, 1, hidden),
             "w": (1, 4 * hidden, hidden),
             "r": (1, 4 * hidden, hidden),
         }
         yield _Net(f"y = LSTM<hidden_size = {hidden}>(x, w, r)", shapes, _FLOAT)
-    for rows, k in ((128, 384), (16, 256), (128, 64), (4, 64)):
+    for rows, k in _SIZES["borders"]:
         body = "a = Neg(x) b = MatMul(a, w) y = Neg(b)"
         yield _Net(body, {"x": (rows, k), "w": (k, k)}, ("borders",))
 
@@ -327,7 +311,7 @@ def _matrices() -> Iterator[_Net]:
 def _elements() -> Iterator[_Net]:
     """Yield nets of one operator whose layout does not matter."""
     norm = "y = LayerNormalization(x, g)"
-    for rows, width in ((8, 384), (64, 384), (128, 768), (1, 1024), (256, 128), (768, 1024)):
+    for rows, width in _SIZES["elements"]:
         tensors = {"x": (1, rows, width), "x2": (1, rows, width), "g": (width,)}
         for op in ("Add", "Mul"):
             yield _Net(f"y = {op}(x, x2)", tensors)

@@ -3,7 +3,8 @@
 import numpy as np
 import onnx_ir as ir
 import pytest
-from support.models import build, node, normal, weight
+from onnx import TensorProto
+from support.models import build, info, node, normal, weight
 
 import bitwright
 from bitwright import graph
@@ -192,3 +193,55 @@ def test_the_recipe_says_what_was_trained():
     reads[nodes["conv"], 1] = scale(0.1, 0, INT8)
     assert not trained_recipe(reads, RECIPE).per_channel
     assert isinstance(model, ir.Model)
+
+
+@pytest.mark.parametrize(
+    ("activation", "weight", "expected"), [(INT8, UINT8, INT8), (UINT8, UINT8, UINT8)]
+)
+def test_the_recipe_has_no_unsigned_weights_beside_signed_activations(activation, weight, expected):
+    nodes = {item.name: item for item in graph.load_model(conv_relu(bias=False)).graph}
+    reads = {
+        (nodes["conv"], 0): scale(0.1, 0, activation),
+        (nodes["conv"], 1): scale(0.1, 0, weight),
+    }
+    recipe = trained_recipe(reads, RECIPE)
+    assert (recipe.activation, recipe.weight) == (activation, expected)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_what_is_written_as_integers_is_read_so_by_all(leaves):
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="conv"),
+        node("Conv", ["c", "v"], ["y"], name="next"),
+        node("Erf", ["c"], ["e"], name="erf"),
+        node("Shape", ["c"], ["s"], name="shape"),
+    ]
+    size, constants = [1, 3, 4, 4], {"w": weight(3, 3, 1, 1), "v": weight(3, 3, 1, 1, seed=1)}
+    outputs = [info("y", size), info("e", size), info("s", [4], TensorProto.INT64)]
+    proto = build(nodes, {"x": size}, outputs + [info("c", size)] * leaves, constants)
+    reads = {
+        ("conv", 0): scale(0.1),
+        ("conv", 1): scale(0.02, 0, INT8),
+        ("next", 0): scale(0.05),
+        ("next", 1): scale(0.02, 0, INT8),
+    }
+    layout, notes = lay_out(proto, reads)
+    assert layout.nodes["erf"].inputs == ("c",) and layout.nodes["next"].inputs[0] == "c"
+    assert not any(layout.nodes["shape"].inputs)
+    assert layout.outputs == {"y": None, "e": None, "s": None} | ({"c": "c"} if leaves else {})
+    told = "readers without a pair of their own read the dequantized tensor: c"
+    assert notes == [told]
+    reads["erf", 0] = scale(0.05)
+    assert lay_out(proto, reads)[1] == [told] * leaves
+    del reads["conv", 0]  # then it computes in float, and is read so
+    layout, notes = lay_out(proto, {key: one for key, one in reads.items() if key[0] != "erf"})
+    assert not any(layout.nodes["erf"].inputs) and notes == []
+
+
+@pytest.mark.parametrize(("axis", "count"), [(0, 4), (1, 3)])
+def test_scales_that_the_kernel_misreads_keep_a_convolution_float(axis, count):
+    reads = reads_of_conv_relu()
+    reads["conv", 1] = scale([0.02] * count, [0] * count, INT8, axis)
+    layout, _ = lay_out(conv_relu(), reads)
+    reason = f"its weight has scales along axis {axis}, which its kernel misreads"
+    assert layout.nodes["conv"].reason == (None if axis == 0 else reason)

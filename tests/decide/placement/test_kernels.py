@@ -123,6 +123,10 @@ def test_without_shapes_nothing_is_said():
     relu = ir.node("Sigmoid", [ir.val("x")], outputs=[ir.val("y")])
     assert float_work(relu) is None
     assert integer_work(relu) is None
+    for op, count in (("MatMul", 2), ("Gemm", 2), ("LSTM", 3), ("AveragePool", 1), ("Conv", 2)):
+        inputs = [ir.val(name) for name in "xwr"[:count]]
+        one = ir.node(op, inputs, {"kernel_shape": [2, 2]}, outputs=[ir.val("y")])
+        assert float_work(one) is None and integer_work(one) is None
 
 
 TWICE = "s2 = Constant<value_floats=[1.0,1.0,2.0,2.0]>()"
@@ -239,6 +243,26 @@ def test_a_mean_over_an_image_is_a_global_pool(keeps, shape):
     assert integer_work(node).kernel == "qpool_global"
 
 
+def test_a_mean_of_another_rank_is_no_global_pool():
+    body = "a = Constant<value_ints=[2]>() y = ReduceMean<keepdims=0>(x, a)"
+    assert integer_work(last_of(f"g (float[1,16,8] x) => (float[?,?] y) {{ {body} }}")) is None
+
+
+@pytest.mark.parametrize(
+    ("step", "kernel"),
+    [
+        ("ArgMax(x)", "reduce"),  # whose axis is the first, unless it says another one
+        ("ArgMax<axis=-1>(x)", "reduce_last"),
+        ("Softmax(x)", "softmax"),
+        ("Floor(x)", "activation_cheap"),  # of what has no row: of one input, and of two
+        ("Max(x, x)", "add"),
+    ],
+)
+def test_what_a_node_does_not_say_is_as_the_operator_has_it(step, kernel):
+    model = model_of(BODY.format(f"d = {step} y = Relu(x)"))
+    assert float_work(model.graph[0]).kernel == kernel
+
+
 def test_products_are_told_apart_by_their_rows_and_weights():
     body = "g (float[{0},64] x, float[64,32] v) => (float[?,?] y) {{ y = MatMul(x, {1}) }}"
     rows = last_of(body.format(8, "w"), w=(64, 32))
@@ -250,8 +274,8 @@ def test_products_are_told_apart_by_their_rows_and_weights():
 
 
 def test_multiply_adds_of_products_are_those_of_the_formula():
-    gemm = "g (float[{0}] x) => (float[?,?] y) {{ y = Gemm<transA={1}>(x, w) }}"
-    for shape, transposed in (("8,64", 0), ("64,8", 1)):
+    gemm = "g (float[{0}] x) => (float[?,?] y) {{ y = Gemm{1}(x, w) }}"
+    for shape, transposed in (("8,64", ""), ("8,64", "<transA=0>"), ("64,8", "<transA=1>")):
         node = last_of(gemm.format(shape, transposed), w=(64, 32))
         assert float_work(node) == Work("gemm", 8 * 64 * 32, 8 * 64 + 64 * 32, 8 * 32)
     # Four gates, each from what comes in and from what was there, at every step of every row.

@@ -225,6 +225,12 @@ def test_each_folder_for_genai_is_whole_where_a_part_has_no_variant(tmp_path):
         publish(source, tmp_path / "other", **given)
 
 
+def test_a_model_of_which_no_variant_holds_is_not_published_as_it_is(folder, tmp_path):
+    # The float one beside a part that fails is for the other parts, and there are none.
+    with pytest.raises(ModelError, match=r"holds \(static: it takes ranges from data, and none"):
+        publish(folder, tmp_path / "out", variants=["static"], loader="onnxruntime")
+
+
 def test_files_of_an_earlier_run_that_are_no_more_written_go(folder, tmp_path):
     out = tmp_path / "out"
     publish(folder, out, variants=["fp32", "fp16"], reports=False)
