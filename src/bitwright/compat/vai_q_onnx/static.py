@@ -159,7 +159,9 @@ def _quantize(given: dict[str, Any]) -> onnx.ModelProto | None:
 
 def _with_quark_rules(recipe: Recipe, parts: RecipeParts) -> Recipe:
     """Return the recipe with the rules of today's Quark, which derives from the runtime's tool."""
-    rules = {}
+    rules: dict[str, Any] = {}
+    if recipe.format == "extended" and not parts.emulate.get("extended_ops"):
+        rules |= {"extended_ops": False, "contrib_ops": True}  # but for what the runtime has not
     if recipe.format != "qoperator" and "constant_operands" not in parts.emulate:
         rules["constant_operands"] = "weight"
     # Wider integers are of the extended format there, whose pairs need no newer opset.
