@@ -30,13 +30,16 @@ def recipe(model=None, *, advanced=None, **options):
 
 def test_presets_kinds_of_models_and_corrections():
     plain = recipe()
-    assert plain.activation_symmetric and plain.bias_correction == "fast" and plain.smooth is None
-    assert plain.per_channel and plain.ranges == MeanExtremes() and plain.emulate.unsigned_relu
+    assert plain.bias_correction == "fast" and plain.smooth is None
+    # Unsigned where nothing is negative, and symmetric elsewhere.
+    assert plain.emulate.restricted_asymmetric and not plain.activation_symmetric
+    assert plain.per_channel and plain.ranges == MeanExtremes()
     transformer = recipe(model_type=nncf.ModelType.TRANSFORMER, fast_bias_correction=False)
-    assert not transformer.activation_symmetric and transformer.smooth.alpha == 0.95
+    assert not transformer.emulate.restricted_asymmetric and transformer.smooth.alpha == 0.95
     assert transformer.bias_correction == "sequential"
-    assert not recipe(preset=nncf.QuantizationPreset.MIXED).activation_symmetric
-    assert recipe(preset="performance", model_type="transformer").activation_symmetric
+    assert not recipe(preset=nncf.QuantizationPreset.MIXED).emulate.restricted_asymmetric
+    performance = recipe(preset="performance", model_type="transformer")
+    assert performance.emulate.restricted_asymmetric
 
 
 def test_defaults_warn_of_nothing():

@@ -83,7 +83,8 @@ class Options:
             name="nncf",
             per_channel=per_channel,
             weight_symmetric=weight_symmetric,
-            activation_symmetric=symmetric,
+            # Symmetric there is unsigned where nothing is negative.
+            activation_symmetric=symmetric and not unsigned,
             ranges=range_method(given.activations_range_estimator_params, of_activations),
             weight_ranges=range_method(given.weights_range_estimator_params, of_weights),
             reduce_range=given.overflow_fix == OverflowFix.ENABLE,
@@ -91,7 +92,7 @@ class Options:
             smooth=self._smooth(),
             bias_correction="off" if off else "fast" if fast else "sequential",
             emulate=Emulation(
-                unsigned_relu=unsigned,
+                restricted_asymmetric=symmetric and unsigned,
                 weight_pairs=not backend.get(BackendParameters.COMPRESS_WEIGHTS, True),
             ),
             select=selection_of(self.ignored_scope),
