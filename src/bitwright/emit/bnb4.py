@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from bitwright.emit.quantized import MICROSOFT, convert_to_contrib
 from bitwright.errors import ModelError, NothingQuantizedError, RecipeError, did_you_mean
-from bitwright.graph import NameScope
+from bitwright.graph import NameScope, release_file
 from bitwright.graph.constants import constant_tensor
 from bitwright.graph.editing import (
     add_initializer,
@@ -117,8 +117,7 @@ def _replace(
     is_finite = bool(np.isfinite(array).all())
     packed, absmax = quantize_blocks(array.T, quant_type, block_size)
     del array
-    if isinstance(tensor, ir.ExternalTensor):
-        tensor.release()  # or the mapped file stays in memory
+    release_file(tensor)  # or the mapped file stays in memory
     if not is_finite:
         raise ModelError(
             f"weight {weight.name!r} holds NaN or infinity; fix the model, or exclude "

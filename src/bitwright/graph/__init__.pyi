@@ -99,6 +99,7 @@ from .tensors import ARRAY_TYPES as ARRAY_TYPES
 from .tensors import MAX_HELD_BYTES as MAX_HELD_BYTES
 from .tensors import inline_copy as inline_copy
 from .tensors import lazy_tensor as lazy_tensor
+from .tensors import release_file as release_file
 from .tensors import reshaped as reshaped
 from .tensors import row_reader as row_reader
 from .tensors import serialized_size as serialized_size

@@ -12,7 +12,7 @@ from bitwright.graph.cloning import strip_weights
 from bitwright.graph.runtime_ops import move_apart
 from bitwright.graph.source import try_source
 from bitwright.graph.subgraphs import iter_graphs, qualified_name, subgraphs_of
-from bitwright.graph.tensors import tensor_slots
+from bitwright.graph.tensors import release_file, tensor_slots
 from bitwright.support.wording import reason_of
 
 _STANDARD_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training"})
@@ -104,8 +104,7 @@ def fingerprint(model: ir.Model, *, weights: bool = False) -> str:
         digest.update(repr((slot.name, tensor.dtype.name, tuple(tensor.shape))).encode())
         if weights and tensor.dtype != ir.DataType.STRING:
             digest.update(tensor.tobytes())
-            if isinstance(tensor, ir.ExternalTensor):
-                tensor.release()
+            release_file(tensor)
     return digest.hexdigest()
 
 

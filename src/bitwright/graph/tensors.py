@@ -89,8 +89,20 @@ def inline_copy(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     was_open = tensor.raw is not None
     data = np.array(tensor.numpy())
     if not was_open:
-        tensor.release()
+        release_file(tensor)
     return ir.Tensor(data, dtype=tensor.dtype, shape=shape_of(tensor), name=tensor.name)
+
+
+def release_file(tensor: ir.TensorProtocol | None) -> None:
+    """Let go of the file that a tensor's numbers are read from; it is mapped again when needed.
+
+    Arrays of these numbers that others still hold keep the old mapping until they go.
+    """
+    if isinstance(tensor, ir.ExternalTensor):
+        try:
+            tensor.release()
+        except BufferError:  # it is held
+            tensor.raw = None
 
 
 def row_reader(tensor: ir.TensorProtocol) -> Callable[[int, int], Array]:

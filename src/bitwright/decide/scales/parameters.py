@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 
 from bitwright.decide.layout.entries import Entry, Layout
 from bitwright.decide.ops import bounds_of
@@ -20,6 +19,7 @@ from bitwright.decide.ranges.known import (
 from bitwright.decide.ranges.methods import Range, choose_range, sketch_std, weight_range
 from bitwright.decide.ranges.power_of_two import position_grid
 from bitwright.errors import ModelError, RecipeError
+from bitwright.graph import release_file
 from bitwright.graph.constants import constant_of
 from bitwright.numerics import PositionGrid, QType
 from bitwright.numerics.scales import (
@@ -91,8 +91,7 @@ def weight_plan(entry: Entry, recipe: Recipe) -> TensorPlan:
     if entry.override is not None and entry.override.scale is not None:
         return _given_plan(entry)
     found = _measured_plan(entry, recipe)
-    if isinstance(entry.value.const_value, ir.ExternalTensor):
-        entry.value.const_value.release()  # or all weights of the file stay in memory
+    release_file(entry.value.const_value)  # or all weights of the file stay in memory
     return found
 
 
