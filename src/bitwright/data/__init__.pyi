@@ -1,13 +1,14 @@
 """The names of this package and where each is defined."""
 
+from .audio import AUDIO_SUFFIXES as AUDIO_SUFFIXES
 from .audio import AudioPreprocess as AudioPreprocess
-from .audio import holds_recordings as holds_recordings
 from .holdout import HoldoutSplit as HoldoutSplit
 from .holdout import split_samples as split_samples
 from .image_preprocess import PREPROCESS_PRESETS as PREPROCESS_PRESETS
 from .image_preprocess import ImagePreprocess as ImagePreprocess
 from .image_preprocess import Transform as Transform
-from .images import holds_images as holds_images
+from .images import IMAGE_SUFFIXES as IMAGE_SUFFIXES
+from .images import holds_files as holds_files
 from .labelled import ArrayStore as ArrayStore
 from .labelled import LabelledSamples as LabelledSamples
 from .labelled import fingerprint_data as fingerprint_data

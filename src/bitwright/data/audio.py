@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import wave
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,15 +26,6 @@ _HIGHEST = 8000.0
 _NUMBERS = {"sampling_rate": 16000, "feature_size": 80, "hop_length": 160, "n_fft": 400}
 _MOST = 1 << 24
 """Values of one recording up to which a configuration is believed."""
-
-
-def holds_recordings(source: Any) -> bool:
-    """Return whether a path is a recording, or a folder that has some."""
-    if not isinstance(source, str | os.PathLike):
-        return False
-    path = Path(source)
-    files = path.rglob("*") if path.is_dir() else [path]
-    return any(file.suffix.lower() in AUDIO_SUFFIXES for file in files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,13 +36,13 @@ def is_image(value: Any) -> bool:
     return type(value).__module__.startswith("PIL.") and callable(getattr(value, "convert", None))
 
 
-def holds_images(source: Any) -> bool:
-    """Return whether a path is an image, a pattern of images, or a folder that has some."""
+def holds_files(source: Any, suffixes: Collection[str]) -> bool:
+    """Return whether a path is a file of these kinds, a pattern of some, or a folder with some."""
     if not isinstance(source, str | os.PathLike):
         return False
     path = Path(source)
     files = path.rglob("*") if path.is_dir() else [path]
-    return any(file.suffix.lower() in IMAGE_SUFFIXES for file in files)
+    return any(file.suffix.lower() in suffixes for file in files)
 
 
 def image_to_array(image: Any, spec: InputSpec, transform: Any, name: str) -> Array:

@@ -12,6 +12,8 @@ import onnx_ir as ir
 
 from bitwright import graph
 from bitwright.data import (
+    AUDIO_SUFFIXES,
+    IMAGE_SUFFIXES,
     AudioPreprocess,
     ImagePreprocess,
     InputSpec,
@@ -19,8 +21,7 @@ from bitwright.data import (
     ShapedData,
     TextData,
     fill_token_inputs,
-    holds_images,
-    holds_recordings,
+    holds_files,
     is_cache,
     is_text,
 )
@@ -236,9 +237,9 @@ def with_configuration_beside(source: Any, data: Any) -> Any:
     data, and data beside which there is neither, are returned as they are.
     """
     folder = folder_with(source, (_PREPROCESSOR,))
-    if folder is not None and holds_images(data):
+    if folder is not None and holds_files(data, IMAGE_SUFFIXES):
         return ShapedData(data=data, transform=ImagePreprocess.from_config(folder / _PREPROCESSOR))
-    if folder is not None and holds_recordings(data):
+    if folder is not None and holds_files(data, AUDIO_SUFFIXES):
         return ShapedData(data=data, transform=AudioPreprocess.from_config(folder / _PREPROCESSOR))
     text, folder = _as_text(data), folder_with(source, (_TOKENIZER,))
     if not isinstance(text, TextData) or text.tokenizer is not None:
