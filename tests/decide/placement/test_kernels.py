@@ -188,6 +188,12 @@ def test_a_quantizer_takes_over_what_clips(body, host):
             "pool_blocked",
             "qpool_max",
         ),
+        (
+            "c = Conv(x, w) g = Sigmoid(c) m = Mul(c, g) "
+            "d = MaxPool<kernel_shape=[2,2]>(m) y = MaxPool<kernel_shape=[2,2]>(d)",
+            "pool_blocked",
+            "qpool_max",
+        ),
         ("y = AveragePool<kernel_shape=[2,2]>(x)", "pool_blocked", "qconv_depthwise"),
         ("y = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1]>(x)", "pool_blocked", "qpool_average"),
         ("y = GlobalAveragePool(x)", "global_pool_blocked", "qpool_global"),

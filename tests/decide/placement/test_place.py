@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections import Counter
 
 import msgspec
 import numpy as np
@@ -146,6 +147,41 @@ def test_a_pool_is_in_integers_only_with_its_neighbours(chain):
             assert placed is not None
             if "pool" not in placed.times:
                 assert not {"first", "second"} & set(placed.times)
+
+
+def make_pyramid(end):
+    """Return two convolutions of two sizes whose results meet: the small one's is enlarged."""
+    nodes = [
+        node("Conv", ["x", "w1"], ["c1"], name="small", pads=[1, 1, 1, 1]),
+        node("Resize", ["c1", "", "scales"], ["r"], name="resize", mode="nearest",
+             coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+        node("Conv", ["z", "w2"], ["c2"], name="large", pads=[1, 1, 1, 1]),
+        node("Add", ["r", "c2"], ["a"], name="sum"),
+        node("Conv", ["a", "w3"], ["c3"], name="last", pads=[1, 1, 1, 1]),
+        node(end, ["c3"], ["y"], name="end"),
+    ]  # fmt: skip
+    constants = {f"w{i}": weight(64, 64, 3, 3, seed=i) for i in (1, 2, 3)}
+    constants["scales"] = np.array([1, 1, 2, 2], np.float32)
+    shapes = {"x": [1, 64, 20, 20], "z": [1, 64, 40, 40]}
+    return build(nodes, shapes, {"y": [1, 64, 40, 40]}, constants)
+
+
+def test_a_float_resize_behind_integers_runs_on_no_blocks_and_is_transposed_at_its_own_size():
+    model = make_pyramid("Erf")
+    plan = bitwright.make_plan(model, data=make_samples(model), recipe={"base": "int8"})
+    kernels = {name: Cost(call=1.0) for name in KERNELS} | {
+        "transpose": Cost(written=0.5),
+        "resize_nearest": Cost(call=40.0),
+        "resize_nearest_blocked": Cost(call=3.0),
+    }
+    opened = open_model(model, Recipe()).model
+    sites = _Sites(opened, plan.nodes, paired(plan), CostTable(cpu=CPU, kernels=kernels))
+    behind = Counter[tuple[tuple[str, ...], ...]]()
+    for price in sites.prices():
+        behind[price[:2]] += price.time
+    large, small = 64 * 40 * 40, 64 * 20 * 20
+    assert behind[("small",), ("resize",)] - 1.0 == pytest.approx(40.0 - 3.0)  # 1: the border
+    assert behind[("small",), ("sum",)] == pytest.approx(0.5 * (large - small) / 1000)
 
 
 @pytest.mark.parametrize("seed", range(12))

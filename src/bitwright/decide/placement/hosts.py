@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_ir as ir
 
 from bitwright.decide.ops import CONVOLUTIONS, OPERATORS
@@ -106,25 +108,31 @@ def is_image(value: ir.Value) -> bool:
     False
     """
     spatial = CONVOLUTIONS | _POOLS
-    if any(use.node.op_type in spatial for use in value.uses()):
-        return True
-    node = value.producer()
-    for _ in range(_STEPS_TO_CONVOLUTION):
-        if node is None or node.op_type in spatial:
-            return node is not None
-        rule = OPERATORS.get(node.op_type)
-        passes = rule is not None and (rule.elementwise or node.op_type in ("Concat", "Resize"))
-        node = maker_of(node.inputs[0]) if passes and node.inputs else None
-    return False
+    read = any(use.node.op_type in spatial for use in value.uses())
+    return read or _comes_from(value, spatial, through=("Concat", "Resize"))
 
 
 def stands_by_convolution(node: ir.Node) -> bool:
-    """Return whether a Conv, or what only clips behind one, is beside a node."""
-    before = maker_of(node.inputs[0])
-    if before is not None and before.op_type in _CLIPS and before.inputs[0] is not None:
-        before = before.inputs[0].producer()
-    readers = [use.node for output in node.outputs for use in output.uses()]
-    return any(other is not None and other.op_type == "Conv" for other in (before, *readers))
+    """Return whether a Conv reads what a node gives, or gives what it reads: images by channels.
+
+    Pools, sums and the like between them take the layout of the Conv.
+    """
+    readers = [use.node.op_type for output in node.outputs for use in output.uses()]
+    through = ("Concat", "Resize", *_POOLS)
+    return "Conv" in readers or _comes_from(node.inputs[0], {"Conv"}, through)
+
+
+def _comes_from(value: ir.Value | None, ends: Collection[str], through: Collection[str]) -> bool:
+    """Return whether one of these operators gives a value, with no others behind it."""
+    for _ in range(_STEPS_TO_CONVOLUTION):
+        node = maker_of(value)
+        if node is None or node.op_type in ends:
+            return node is not None
+        rule = OPERATORS.get(node.op_type)
+        if not ((rule is not None and rule.elementwise) or node.op_type in through):
+            return False
+        value = node.inputs[0] if node.inputs else None
+    return False
 
 
 def _sole_producer(value: ir.Value | None) -> ir.Node | None:

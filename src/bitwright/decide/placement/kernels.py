@@ -133,6 +133,12 @@ def dequantize_work(value: ir.Value) -> Work:
     return _border("dequantize", value)
 
 
+def transpose_work(value: ir.Value | None) -> Work:
+    """Return what it costs to transpose a float tensor."""
+    count = count_elements([shape_of(value)])
+    return Work("transpose", 0, count, count)
+
+
 def _border(kernel: str, value: ir.Value) -> Work:
     count = count_elements([shape_of(value)])
     return Work(f"{kernel}_image" if is_image(value) else kernel, 0, count, count)

@@ -25,6 +25,7 @@ from bitwright.decide.placement.kernels import (
     hosted_work,
     integer_work,
     quantize_work,
+    transpose_work,
 )
 from bitwright.graph import is_constant, iter_values, maker_of
 from bitwright.plan import NodePlan
@@ -33,6 +34,7 @@ from bitwright.targets.costs import CostTable, Work
 MIN_GAIN = 0.1
 """A model of which integers would save less by the costs stays float: they are estimates."""
 
+_RESIZES = frozenset({"Resize", "Upsample"})
 _BOUND_TO_NEIGHBOURS = frozenset({"MaxPool"})
 """The runtime computes them on blocks of integers only where both neighbours are integer nodes."""
 
@@ -210,6 +212,8 @@ class _Sites:
                 yield from self._border(value, self._side(node))
             if node.name in self._either and node.op_type in _BOUND_TO_NEIGHBOURS:
                 yield from self._bind(node)
+            if node.op_type in _RESIZES:
+                yield from self._behind_integers(node)
         inputs = (value for value in self._names if value.producer() is None)
         for value in inputs:
             if not is_constant(value):
@@ -278,6 +282,23 @@ class _Sites:
         around += [self._side(use.node) for use in node.outputs[0].uses()]
         for other in dict.fromkeys(around):
             yield Price((node.name or "",), (other,), math.inf)
+
+    def _behind_integers(self, node: ir.Node) -> Iterable[Price]:
+        """Yield what a float resize takes more behind integers.
+
+        It does not run on blocks, and the runtime moves the transposition of what it reads, which
+        is part of the border, behind it, where there are more values.
+        """
+        maker, work = maker_of(node.inputs[0]), float_work(node)
+        if maker is None or work is None or not self.may_change(maker):
+            return
+        plain = work._replace(kernel=work.kernel.removesuffix("_blocked"))
+        yield Price((self._side(maker),), (self._side(node),), self._time(plain) - self._time(work))
+        readers = dict.fromkeys(self._side(use.node) for use in node.outputs[0].uses())
+        before, after = (transpose_work(value) for value in (node.inputs[0], node.outputs[0]))
+        moved = self._time(after) - self._time(before)
+        if readers and moved > 0:
+            yield Price((self._side(maker),), tuple(readers), moved)
 
     def _side(self, node: ir.Node) -> str:
         name = node.name or ""
