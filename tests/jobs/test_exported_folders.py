@@ -1,5 +1,6 @@
 """Folders as exporters write them: every kind gets smaller, stays whole, and runs."""
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -78,6 +79,7 @@ KINDS = {
     "t5": (make_seq2seq, {}),
     "whisper": (make_seq2seq, {"sound": True}),
     "llama": (make_decoder_only, {}),
+    "llama-dynamo": (partial(make_decoder_only, dynamo=True), {}),
 }
 
 
@@ -97,7 +99,7 @@ def test_every_recipe_without_data_makes_each_model_of_a_folder_smaller_and_it_r
         limit = LIMITS.get(recipe, 0.5)
         for ours, theirs in zip(found, expected, strict=True):
             assert np.linalg.norm(ours - theirs) < limit * np.linalg.norm(theirs), recipe
-        later = "model.onnx" if kind == "llama" else "decoder_with_past_model.onnx"
+        later = "model.onnx" if kind.startswith("llama") else "decoder_with_past_model.onnx"
         narrow = recipe in ("float16-caches", "q4f16")
         assert {*cache_types(output / later).values()} == {np.float16 if narrow else np.float32}
 

@@ -105,7 +105,14 @@ class Later(nn.Module):
         return self.decoder(ids, None, *past)
 
 
-def _export(module, arguments, path, inputs, outputs, axes):
+def _export(module, arguments, path, inputs, outputs, axes, *, dynamo=False):
+    if dynamo:
+        open_axes = [dict.fromkeys(axes.get(name, ()), torch.export.Dim.DYNAMIC) for name in inputs]
+        torch.onnx.export(
+            module.eval(), arguments, path, input_names=inputs, output_names=outputs, dynamo=True,
+            dynamic_shapes=(open_axes[0], tuple(open_axes[1:])), external_data=False, verbose=False,
+        )  # fmt: skip
+        return
     torch.onnx.export(
         module.eval(), arguments, path, input_names=inputs, output_names=outputs,
         dynamic_axes=axes, opset_version=18, dynamo=False, verbose=False,
@@ -156,8 +163,8 @@ def make_seq2seq(folder, *, sound=False):
     return folder
 
 
-def make_decoder_only(folder):
-    """Write a decoder with a cache."""
+def make_decoder_only(folder, *, dynamo=False):
+    """Write a decoder with a cache, by TorchScript or by dynamo."""
     torch.manual_seed(0)
     folder.mkdir()
     decoder, ids = Decoder(), torch.arange(12).view(2, 6)
@@ -167,7 +174,7 @@ def make_decoder_only(folder):
     axes |= {"input_ids": {0: "batch", 1: "target"}, "logits": {0: "batch", 1: "target"}}
     _export(
         Later(decoder), (ids, *kept), folder / "model.onnx", ["input_ids", *past],
-        ["logits", *present], axes
+        ["logits", *present], axes, dynamo=dynamo
     )  # fmt: skip
     _write_config(folder)
     return folder
