@@ -127,7 +127,8 @@ def test_a_fallback_that_was_measured_regains_what_it_promises(report_on, case):
     first, fix = report.advice[0], report.subject.suggested_fix
     assert first.title.startswith("Fall back to ") and fix.proposal.nodes
     proposal = fix.proposal
-    assert proposal.sqnr > proposal.sqnr_before + 1
+    # It is chosen by what the judge sees: of class scores the KL divergence, not the noise.
+    assert proposal.regained > 0.3 and proposal.sqnr > proposal.sqnr_before
     assert proposal.interval.low <= proposal.regained <= proposal.interval.high
     # The promise is about the samples that it was measured on.
     assert carry_out(first, fix.sensitivity.samples) == pytest.approx(proposal.sqnr, abs=1)
