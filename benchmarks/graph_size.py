@@ -1,6 +1,6 @@
 """How time and memory of each verb grow with the number of nodes, beside ONNX Runtime's tool.
 
-python benchmarks/graph_size.py [--sizes 562 2250 9000] [--verbs quantize-cpu compare ...]
+python benchmarks/graph_size.py [--sizes 500 2000 8000] [--verbs quantize-cpu compare ...]
 
 The model is a chain of Conv, Relu and Add: small tensors, so that what is measured is the price of
 a node. Each figure comes from a process of its own, CPU seconds on one thread, imports not counted.
@@ -121,6 +121,13 @@ def _verify(model: Path, quantized: Path, plan: Path) -> object:
     return bitwright.verify(quantized)
 
 
+def _tune(model: Path, quantized: Path, plan: Path) -> object:
+    import bitwright
+
+    options = {"evaluate": "closeness", "purpose": "size", "effort": "low"}
+    return bitwright.tune(model, data=samples(), eval_data=4 * samples(), max_drop=0.05, **options)
+
+
 def _peer(model: Path, quantized: Path, plan: Path) -> object:
     import onnxruntime.quantization as peer
 
@@ -144,6 +151,7 @@ VERBS: dict[str, Callable[[Path, Path, Path], object]] = {
     "sensitivity": _sensitivity,
     "report": _report,
     "verify": _verify,
+    "tune": _tune,
     "onnxruntime": _peer,
 }
 
@@ -175,7 +183,7 @@ def exponent(found: dict[int, Measured]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[562, 2250, 9000])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[500, 2000, 8000])
     parser.add_argument("--verbs", nargs="+", choices=list(VERBS), default=list(VERBS))
     parser.add_argument("--timeout", type=float, default=300)
     parser.add_argument("--folder", type=Path, help="keep the models here")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-from onnx import helper
+from onnx import TensorProto, helper
 
 from bitwright.graph import (
     assume_types,
@@ -169,3 +169,21 @@ def test_unknown_operators_are_taken_to_give_the_assumed_type():
     node.outputs[0].name = "y"
     assume_types(ir.Model(graph, ir_version=10), ir.DataType.FLOAT16)
     assert node.outputs[0].dtype == ir.DataType.FLOAT16
+
+
+def test_a_row_of_2_to_the_40_is_not_listed_to_follow_its_values():
+    nodes = [
+        helper.make_node("Cast", ["x"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["floats", "floats"], ["y"]),
+    ]
+    x, y = (
+        helper.make_tensor_value_info(name, kind, shape)
+        for name, kind, shape in (
+            ("x", TensorProto.INT64, [1 << 40]),
+            ("y", TensorProto.FLOAT, None),
+        )
+    )
+    made = helper.make_model(helper.make_graph(nodes, "g", [x], [y]), ir_version=8)
+    model = load_model(made)
+    infer_shapes(model)
+    assert static_shape(values(model)["floats"]) == (1 << 40,)

@@ -18,6 +18,9 @@ from bitwright.support.processes.trial import call_worker
 from bitwright.support.scratch import ScratchFolder
 from bitwright.support.wording import reason_of
 
+_LONGEST = 1 << 22
+"""Elements of a row that ONNX may list where it follows the values of sizes: four take 1 µs."""
+
 
 @without_collection()
 def infer_shapes(model: ir.Model, *, apart: bool = False) -> str | None:
@@ -141,8 +144,9 @@ def _infer_by_onnx(model: ir.Model, infer: Callable[..., onnx.ModelProto]) -> st
     stand_in_for_shapes(proto)
     problem: Exception
     # Propagating data fails on some odd models, and takes tensors of one name in two branches of an
-    # If, as optimum's merged decoders have them, for one.
-    for data_prop in (False,) if _repeats_names(proto.graph) else (True, False):
+    # If, as optimum's merged decoders have them, for one. A size of 2^32 would take it an hour.
+    plain = _repeats_names(proto.graph) or _has_huge_sizes(proto.graph)
+    for data_prop in (False,) if plain else (True, False):
         try:
             take_over_shapes(model, infer(proto, data_prop=data_prop))
         except Exception as error:  # noqa: BLE001 (a C++ failure of any kind means: not known)
@@ -166,6 +170,12 @@ def _infer_apart(proto: onnx.ModelProto, *, data_prop: bool) -> onnx.ModelProto:
             onnx.save(proto, path)
         call_worker("infer_shapes", path, data_prop=data_prop)
         return onnx.load(path)
+
+
+def _has_huge_sizes(graph: onnx.GraphProto) -> bool:
+    """Return whether an input is so long that ONNX would take seconds to list its elements."""
+    shapes = (value.type.tensor_type.shape for value in graph.input)
+    return any(dim.dim_value > _LONGEST for shape in shapes for dim in shape.dim)
 
 
 def _repeats_names(graph: onnx.GraphProto) -> bool:

@@ -53,11 +53,11 @@ class OpenPart(Session):
         # weights.
         model = part.source.model
         super().__init__(model, level="extended", providers=providers, float_weights=True)
-        self._part = part
+        self._passing, self._made = part.passing, part.outputs
 
     def answer(self, tensors: Mapping[str, Array]) -> Answer:
         """Return what it gives to later parts, and the outputs that it makes."""
-        passing, outputs = self._part.passing, self._part.outputs
+        passing, outputs = self._passing, self._made
         if not passing and not outputs:
             return Answer({}, {})
         values = self.run({name: tensors[name] for name in self.inputs})

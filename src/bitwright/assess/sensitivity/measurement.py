@@ -10,7 +10,7 @@ from bitwright.assess.sensitivity.variants import Key, Kind, Variants
 from bitwright.errors import DataError, ModelError
 from bitwright.graph import carried_model, carry_model
 from bitwright.run import Answer, OpenPart, PartChain, PartModel
-from bitwright.support import LOCAL, Array, Engine, sparing_what_is_there
+from bitwright.support import LOCAL, Array, Engine, free_graphs, sparing_what_is_there
 
 Sample = Mapping[str, Array]
 
@@ -44,6 +44,7 @@ def measure_variants(
             "the first."
         )
     shared = (carry_model(variants.units.float_model), models, list(samples), providers)
+    free_graphs(len(variants.units.quantized.graph))  # before garbage is spared, too
     with sparing_what_is_there(), engine.open(_group_runner, *shared) as workers:
         for measured in workers.map(_groups(variants, kind, sets, memory_budget)):
             found.update(measured)
