@@ -26,7 +26,12 @@ def simplify(
     loaded = graph.load_model(model)
     if options.get("SkipPreprocess") or not is_for_runtime(loaded):
         return model
+    known = set(loaded.graph.initializers)
     loaded = optimize_by_runtime(loaded)
+    # When it opens the result, the runtime gives what it fuses the same names again.
+    for name in [*loaded.graph.initializers]:
+        if name not in known:
+            loaded.graph.initializers[name].name = f"{name}_fused"
     if read_switch("FoldBatchNorm", options.get("FoldBatchNorm", True)):
         graph.infer_shapes(loaded)
         fold_batch_norm(loaded)
