@@ -173,9 +173,8 @@ def _quantize(
     if config.optimize_model and not options.get("UseMatMulNBits"):
         if output is not None:
             check_destination(output, source=model)
-        simple = simplify(model, options)
-        arguments["optimize_model"] = simple is model
-        model = simple
+        given, model = model, simplify(model, options)
+        arguments["optimize_model"] = given is model
         options.pop("FoldBatchNorm", None)
     arguments["vendor_names"] = "quark"
     return static.quantize_static(model, output, reader, calibration_data_path=path, **arguments)

@@ -29,9 +29,8 @@ def simplify(
     known = set(loaded.graph.initializers)
     loaded = optimize_by_runtime(loaded)
     # When it opens the result, the runtime gives what it fuses the same names again.
-    for name in [*loaded.graph.initializers]:
-        if name not in known:
-            loaded.graph.initializers[name].name = f"{name}_fused"
+    for name in loaded.graph.initializers.keys() - known:
+        loaded.graph.initializers[name].name = f"{name}_fused"
     if read_switch("FoldBatchNorm", options.get("FoldBatchNorm", True)):
         graph.infer_shapes(loaded)
         fold_batch_norm(loaded)

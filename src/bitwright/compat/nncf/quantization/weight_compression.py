@@ -116,11 +116,9 @@ def _with_last_axes(model: onnx.ModelProto) -> onnx.ModelProto:
     ONNX Runtime takes axis 1 for an n-bit product, whose inputs it rounds to eight bits: 1 dB less.
     """
     for node in model.graph.node:
-        attributes = {attribute.name: attribute for attribute in node.attribute}
-        if node.op_type == "DequantizeLinear" and "block_size" not in attributes:
-            axis = attributes.get("axis")
-            if axis is not None and axis.i == 1:
-                axis.i = -1
+        given = {each.name: each for each in node.attribute if node.op_type == "DequantizeLinear"}
+        if "block_size" not in given and "axis" in given and given["axis"].i == 1:
+            given["axis"].i = -1
     return model
 
 
@@ -175,10 +173,9 @@ def _wide_layers(model: ir.Model) -> dict[str, WeightOverride]:
         if node.op_type in ("Gather", "Gemm", "MatMul")
         and any(constant_tensor(value) is not None for value in node.inputs[:2])
     ]
-    wide = [node for node in nodes if node.op_type == "Gather"]
-    wide += [node for node in nodes if node.op_type != "Gather"][-1:]
+    last = [node for node in nodes if node.op_type != "Gather"][-1:]
     eight = WeightOverride(bits=_BACKUP_BITS, symmetric=False, block_size=-1)
-    return {node.name or "": eight for node in wide}
+    return {n.name or "": eight for n in nodes if n.op_type == "Gather" or n in last}
 
 
 def _warn_of_differences(given: Mapping[str, Any], advanced: AdvancedCompressionParameters) -> None:
