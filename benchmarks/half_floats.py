@@ -5,7 +5,7 @@ Ours (without data, and with two samples) beside `onnxconverter_common.float16` 
 kinds that break, on trained models from packages, and on graphs of torch's two exporters.
 
     pip install onnxconverter-common
-    python benchmarks/float16.py [--only TEXT] [--json FILE]
+    python benchmarks/half_floats.py [--only TEXT] [--json FILE]
 
 The error is |half - float| / |float| (root mean squares) over all outputs and samples, of a model
 that rounds each result to half precision: ONNX Runtime's CPU provider, which runs it, computes
