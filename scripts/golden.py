@@ -245,7 +245,7 @@ def jobs() -> Iterator[tuple[str, Job]]:
     yield _static("detector", weight_ranges={"method": "mse"}, reduce_range=True)
     yield _static("sentences", block_size=32, weight="int4", per_channel=False)
     yield _static("digits", quantize_bias=False)
-    yield _static("direction", restricted_asymmetric=True)
+    yield _static("direction", emulate={"restricted_asymmetric": True})
     yield _static("sentences", base="int8", float16="keep")
     # QOperator and dynamic.
     for model in ("digits", "direction", "detector", "sentences"):
