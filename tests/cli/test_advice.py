@@ -114,7 +114,8 @@ def test_the_first_advice_for_hardware_regains_half_of_the_error(report_on):
 def test_every_command_makes_the_model_better_and_the_first_one_much(report_on, case):
     report = report_on(case)
     assert report.advice[0].title == CASES[case][2]
-    gains = {advice.title: carry_out(advice) - before(report) for advice in report.advice}
+    runnable = [advice for advice in report.advice if advice.command]
+    gains = {advice.title: carry_out(advice) - before(report) for advice in runnable}
     assert len(gains) > 1 and min(gains.values()) > 0.5, gains
     _, _, title, least = CASES[case]
     assert gains[title] > least, gains

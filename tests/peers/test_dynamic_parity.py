@@ -266,7 +266,7 @@ def test_a_voice_detector_with_an_lstm_in_a_branch(tmp_path):
     # The weights of the LSTM nodes are put together by other nodes, which the clean-ups fold.
     recipe = {"base": "int8-dynamic", "select": {"subgraphs": True}}
     result = bitwright.quantize(path, recipe=recipe)
-    assert result.quantized == {"Conv": 12, "LSTM": 2}
+    assert result.quantized == {"LSTM": 2}  # convolutions would be slower than in float
     assert integer_ops(result.to_proto())["DynamicQuantizeLSTM"] == 2
     assert quality(float_model, result, samples) > 25
 

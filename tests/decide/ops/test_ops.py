@@ -94,6 +94,7 @@ def test_an_operator_without_a_rule_gets_pairs_everywhere():
 # File -> how many lists of operators it has, and why they are not rows.
 LISTS = {
     "compat/neural_compressor/quantization/post_training.py": (1, "what another tool leaves float"),
+    "compat/nncf/quantization/weight_compression.py": (1, "what the peer looks through"),
     "compat/onnxruntime/fusions/fusion_layernorm.py": (1, "the pattern of a written-out norm"),
     "assess/bench/profile.py": (1, "what the runtime inserts to change a layout"),
     "assess/comparison/matching.py": (1, "what quantization tools merge into the node before"),
@@ -109,7 +110,7 @@ LISTS = {
     "compat/quark/algorithms.py": (1, "an option of the peer"),
     "compat/vai_q_onnx/options.py": (1, "what the vendor's tool does"),
     "compat/vai_q_onnx/static.py": (1, "what the vendor's tool does"),
-    "decide/casting.py": (1, "operators whose results have a type of their own"),
+    "decide/casting.py": (2, "operators whose results have a type of their own, and what is a sum"),
     "decide/half_limits.py": (3, "what tames or ends a large number, which half floats alone ask"),
     "decide/layout/dynamic.py": (1, "a function for each"),
     "decide/placement/hosts.py": (3, "what the runtime's float kernels compute as well"),
