@@ -268,16 +268,21 @@ def print_facts(folders: Sequence[Path], tools: Sequence[str]) -> None:
     print_table(("integers, size, SQNR", *tools), rows)
 
 
+def absolute(path: str) -> Path:
+    """Return a path that holds in other processes, too, which have a folder of their own."""
+    return Path(path).absolute()
+
+
 def main() -> None:
     """Write models, time them, or both."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nets", nargs="*", help="names of nets.py; all where none is given")
     parser.add_argument("--tools", nargs="*", default=USUAL, help="names of accuracy_worker.py")
     parser.add_argument("--again", nargs="*", default=[], help="tools to quantize with once more")
-    parser.add_argument("--floats", type=Path, default=HERE.parent / "build" / "nets")
-    parser.add_argument("--prepared", type=Path, help="write models here, and time nothing")
-    parser.add_argument("--hollow", type=Path, help="write them here, too, without weights")
-    parser.add_argument("--models", type=Path, help="time what was written here")
+    parser.add_argument("--floats", type=absolute, default=HERE.parent / "build" / "nets")
+    parser.add_argument("--prepared", type=absolute, help="write models here, and time nothing")
+    parser.add_argument("--hollow", type=absolute, help="write them here, too, without weights")
+    parser.add_argument("--models", type=absolute, help="time what was written here")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 0], help="0: all cores")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2, help="for each model and round")
