@@ -177,6 +177,7 @@ def test_a_table_says_of_which_machine_it_is(tmp_path):
     assert read_costs(tmp_path / "table.json") == table
 
 
+@pytest.mark.slow
 def test_a_few_nets_are_measured_for_real(nets):
     few = [net for net in nets if "MatMul(x, w)" in net.name and "x[128, " in net.name]
     timings = measure_times(few, seconds=0.3)

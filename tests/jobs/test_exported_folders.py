@@ -84,7 +84,9 @@ KINDS = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[pytest.mark.slow] if k != "llama" else []) for k in KINDS]
+)
 def test_every_recipe_without_data_makes_each_model_of_a_folder_smaller_and_it_runs(kind, tmp_path):
     make, options = KINDS[kind]
     folder = make(tmp_path / kind, **options)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
@@ -45,6 +45,7 @@ def test_merging_adds_up_whether_values_wait_or_not(first, second, one, other, p
     np.testing.assert_array_equal(merged.total(), together.total())
 
 
+@settings(max_examples=30)
 @given(BATCHES, BATCHES, st.sampled_from([0, 50]))
 def test_counting_goes_on_after_packing(first, second, most):
     counts = counted(first, most)[0]

@@ -97,7 +97,7 @@ def test_what_an_earlier_run_has_finished_is_not_done_again(folder, tmp_path, mo
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-@pytest.mark.parametrize("number", ["SIGINT", "SIGKILL"])
+@pytest.mark.parametrize("number", ["SIGINT", pytest.param("SIGKILL", marks=pytest.mark.slow)])
 def test_ctrl_c_and_a_kill_lose_no_variant_that_was_finished(folder, tmp_path, monkeypatch, number):
     out, chosen = tmp_path / "out", ["fp32", "fp16", "q8", "q4"]
     words = ["publish", str(folder), "-o", str(out), "--variants", ",".join(chosen)]

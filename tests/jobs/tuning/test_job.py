@@ -450,7 +450,7 @@ def test_a_mixture_that_is_slower_than_float_is_not_kept(unplaced, monkeypatch):
     assert result.point.measured_cost == result.float_cost == 2.0
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(
     ratios=st.lists(st.floats(0.2, 3.0), min_size=1, max_size=6),
     purpose=st.sampled_from(["speed", "balanced"]),

@@ -37,6 +37,7 @@ def test_only_decoders_with_a_cache_that_grows_write_samples(tmp_path):
     assert write_samples(open_model(make_block(), RECIPE), 2, False) is None
 
 
+@pytest.mark.slow
 def test_windows_begin_all_over_the_vocabulary_and_end_with_the_positions_of_the_model():
     found = np.concatenate(windows(make_decoder(vocabulary=400), 8))
     assert found.shape == (8, 256)  # rows of its table of positions
