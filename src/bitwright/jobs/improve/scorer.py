@@ -188,11 +188,11 @@ class Scorer:
         least = len(self) if whole else self._first_look
         size = max([least, *filter(self.floats.knows, look_sizes(len(self)))])
         figures = self.floats.figures(size)
-        self._refuse_guesses(figures, size)
+        self._check_float(figures, size)
         return float(figures[0] if self.metric.scope == "set" else np.mean(figures)), size
 
-    def _refuse_guesses(self, figures: Sequence[float], size: int) -> None:
-        """Raise a DataError where float does no better than guesses: no drop says anything then."""
+    def _check_float(self, figures: Sequence[float], size: int) -> None:
+        """Refuse labels, and warn of a function, by which float does no better than guesses."""
         metric, mean = self.metric, float(np.mean(figures))
         if size < MIN_SKILL_SAMPLES or metric.against_float or metric.sign < 0:
             return
